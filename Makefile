@@ -1,0 +1,43 @@
+# Every target sets itself up in a fresh clone: a virtual environment in .venv with pinned dependencies.
+# Needs Python 3.10 or later, g++ 10 or later and make; a GPU is used where there is one.
+
+PY := PYTHONPATH=src .venv/bin/python
+# Two workers: the heavy tests are compilers, which want a gigabyte each.
+WORKERS ?= 2
+
+.PHONY: demo test quick lint gpu setup clean help
+
+help:
+	@echo "make demo    prove a shipped candidate for one of the problems, without a GPU"
+	@echo "make test    linters, types and all tests that need no GPU"
+	@echo "make quick   linters, types and the tests that take seconds"
+	@echo "make gpu     the tests that need a GPU"
+	@echo "make lint    linters and types alone"
+	@echo "make setup   only the virtual environment"
+	@echo "make clean   remove everything that was built here"
+
+setup: .venv/.stamp
+
+.venv/.stamp: pyproject.toml constraints.txt tools/setup.sh
+	@tools/setup.sh
+
+demo: setup
+	$(PY) -m crucible prove problems/conv_transpose2d_gelu_group_norm.py \
+		examples/conv_transpose2d_gelu_group_norm_new.py --device sim
+
+lint: setup
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+
+test: lint
+	$(PY) -m pytest -n $(WORKERS) -m "not gpu"
+
+quick: lint
+	$(PY) -m pytest -n $(WORKERS) -m "quick and not gpu"
+
+gpu: setup
+	$(PY) -m pytest -m gpu
+
+clean:
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .scratch src/*.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,328 @@
+"""Build one torch extension for the simulator: rewritten CUDA source -> g++ -> a shared library, cached by content.
+
+The costly part, torch's headers, is precompiled once per set of flags; a fixed glue library (the device behind torch)
+is built once. Errors come back as :class:`BuildError` with the line of the user's own file.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from crucible.build import cache, toolchain
+from crucible.build.diagnostics import explain
+from crucible.build.errors import BuildError
+from crucible.build.runtime import DEVICE_FLAGS, LINK_FLAGS, runtime_library
+
+SIM = Path(__file__).resolve().parent.parent / "sim"
+TORCH_GLUE = SIM / "torch"
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A piece of source text and where it stands in the user's file (the bare file name: builds do not depend on folders)."""
+
+    text: str
+    file: str
+    line: int
+
+
+@dataclass(frozen=True)
+class Extension:
+    """What a ``load_inline`` call asked for."""
+
+    name: str
+    cpp: tuple[Chunk, ...] = ()
+    cuda: tuple[Chunk, ...] = ()
+    functions: tuple[tuple[str, str], ...] | None = None
+    flags: tuple[str, ...] = ()
+    timeout: float = 180.0
+    folder: str = ""  # where the user's file lies, for messages only
+
+    def key(self) -> str:
+        """What the build depends on."""
+        return repr((self.name, self.cpp, self.cuda, self.functions, self.flags))
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Extension:
+        functions = data.get("functions")
+        return cls(
+            name=data["name"],
+            cpp=tuple(Chunk(**c) for c in data["cpp"]),
+            cuda=tuple(Chunk(**c) for c in data["cuda"]),
+            functions=None if functions is None else tuple((f, d) for f, d in functions),
+            flags=tuple(data["flags"]),
+            timeout=float(data["timeout"]),
+            folder=data["folder"],
+        )
+
+
+@dataclass(frozen=True)
+class Built:
+    """A finished library: ``module`` is its Python name; without ``pybind11`` its functions are found by our own loader."""
+
+    module: str
+    library: Path
+    pybind11: bool
+    seconds: float
+    cached: bool
+
+
+@dataclass(frozen=True)
+class Flavour:
+    """How much of torch's C++ an extension is compiled with; each is several times slower than the one before."""
+
+    name: str
+    defines: tuple[str, ...]
+    precompiled: bool
+
+
+LEAN = Flavour("lean", (), True)
+PYBIND11 = Flavour("pybind11", ("-DCRUCIBLE_PYBIND11",), True)
+WHOLE = Flavour("whole", ("-DCRUCIBLE_PYBIND11", "-DCRUCIBLE_FULL_TORCH"), False)
+
+
+def _include_flags() -> list[str]:
+    flags = [f"-I{TORCH_GLUE / 'include'}", f"-I{SIM / 'include'}"]
+    for folder in (*toolchain.torch_includes(), str(toolchain.cuda_include())):
+        flags += ["-isystem", folder]
+    return flags
+
+
+def _header_texts() -> list[bytes]:
+    files = sorted(p for root in (TORCH_GLUE / "include", SIM / "include") for p in root.rglob("*") if p.is_file())
+    return [str(p.relative_to(SIM)).encode() + b"\0" + p.read_bytes() for p in files]
+
+
+def _versions() -> list[str]:
+    import importlib.metadata
+
+    return [
+        importlib.metadata.version("torch"),
+        toolchain.gxx_version(),
+        str(toolchain.cuda_include()),
+        sys.version.split()[0],
+    ]
+
+
+def precompiled_header(flavour: Flavour = LEAN, timeout: float = 600.0) -> Path:
+    """The folder that holds the precompiled prefix header (about 20 s and half a gigabyte, once a flavour)."""
+
+    def build(folder: Path) -> None:
+        source = TORCH_GLUE / "include" / "crucible_torch.h"
+        (folder / "crucible_torch.h").write_bytes(source.read_bytes())
+        command = [
+            toolchain.gxx(), *DEVICE_FLAGS, *flavour.defines, *_include_flags(),
+            "-x", "c++-header", str(folder / "crucible_torch.h"), "-o", str(folder / "crucible_torch.h.gch"),
+        ]  # fmt: skip
+        code, log = toolchain.run(command, timeout=timeout)
+        if code:
+            raise BuildError("compile_error", "the simulator's own headers do not compile here", log=log)
+
+    key = cache.content_key(*DEVICE_FLAGS, *flavour.defines, *_versions(), *_header_texts())
+    return cache.entry("pch", key, build)
+
+
+def glue_library(timeout: float = 600.0) -> Path:
+    """The library that gives a CPU build of torch a simulated CUDA device (about 13 s, once)."""
+    sources = sorted(TORCH_GLUE.glob("*.cpp"))
+
+    def build(folder: Path) -> None:
+        runtime = runtime_library()
+        includes = [flag for p in toolchain.torch_includes() for flag in ("-isystem", p)]
+        command = [
+            toolchain.gxx(), "-std=gnu++20", "-O1", "-fPIC", "-shared", "-w", *includes, *map(str, sources),
+            "-o", str(folder / "libcrucible_torch.so"), str(runtime), f"-Wl,-rpath,{runtime.parent}",
+            f"-L{toolchain.torch_lib()}", "-lc10", "-ltorch_cpu", f"-Wl,-rpath,{toolchain.torch_lib()}",
+        ]  # fmt: skip
+        code, log = toolchain.run(command, timeout=timeout)
+        if code:
+            raise BuildError("compile_error", "the simulated device does not compile against this torch", log=log)
+
+    texts = [p.read_bytes() for p in (*sources, *sorted(TORCH_GLUE.glob("*.h")))]
+    key = cache.content_key(*_versions(), str(runtime_library()), *texts)
+    return cache.entry("glue", key, build) / "libcrucible_torch.so"
+
+
+def binding_library(timeout: float = 600.0) -> Path:
+    """The Python module that loads lean extensions (about 16 s, once). It needs torch's Python library, the glue does not."""
+    source = TORCH_GLUE / "binding" / "binding.cpp"
+    header = TORCH_GLUE / "include" / "crucible_bind.h"
+
+    def build(folder: Path) -> None:
+        includes = [flag for p in toolchain.torch_includes() for flag in ("-isystem", p)]
+        command = [
+            toolchain.gxx(), "-std=gnu++20", "-O1", "-fPIC", "-shared", "-w", f"-I{header.parent}", *includes, str(source),
+            "-o", str(folder / "crucible_binding.so"), f"-L{toolchain.torch_lib()}", "-lc10", "-ltorch_cpu",
+            "-ltorch_python", f"-Wl,-rpath,{toolchain.torch_lib()}",
+        ]  # fmt: skip
+        code, log = toolchain.run(command, timeout=timeout)
+        if code:
+            raise BuildError("compile_error", "the extension loader does not compile against this torch", log=log)
+
+    key = cache.content_key(*_versions(), source.read_bytes(), header.read_bytes())
+    return cache.entry("binding", key, build) / "crucible_binding.so"
+
+
+def _unit(module: str, chunks: tuple[Chunk, ...], binding: str) -> str:
+    from crucible.sim.source import rewrite
+
+    parts = [
+        '#include "crucible_torch.h"',
+        "#undef TORCH_EXTENSION_NAME",
+        f"#define TORCH_EXTENSION_NAME {module}",
+    ]
+    for chunk in chunks:
+        parts.append(f'#line {chunk.line} "{chunk.file}"')
+        parts.append(rewrite(chunk.text, chunk.file, chunk.line))
+    if binding:
+        parts.append('#line 1 "functions= list of load_inline"')
+        parts.append(binding)
+    return "\n".join(parts) + "\n"
+
+
+def _binding(functions: tuple[tuple[str, str], ...]) -> str:
+    lines = [f'  m.def("{name}", &{name}, {_quoted(doc)});' for name, doc in functions]
+    return "\n".join(["PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {", *lines, "}"])
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+
+
+def _masked(chunks: tuple[Chunk, ...]) -> str:
+    from crucible.sim.source import mask
+
+    return "\n".join(mask(c.text) for c in chunks)
+
+
+def _only_declares(chunks: tuple[Chunk, ...]) -> bool:
+    """Whether the C++ side holds nothing but declarations, so that it can share a unit with the CUDA side.
+
+    Across two units static helpers may be defined twice and default arguments repeated; in one unit they clash.
+    """
+    text = _masked(chunks)
+    return "{" not in text and "=" not in text and "#" not in re.sub(r"#\s*(include|pragma)\b", "", text)
+
+
+def _units(spec: Extension, module: str) -> list[tuple[str, str]]:
+    """Translation units as (name, text). Two as in load_inline itself; one where that makes no difference and is quicker."""
+    binding = _binding(spec.functions) if spec.functions else ""
+    if spec.cuda and _only_declares(spec.cpp):
+        return [("extension.cpp", _unit(module, spec.cpp + spec.cuda, binding))]
+    units = []
+    if spec.cpp or binding:
+        units.append(("main.cpp", _unit(module, spec.cpp, binding)))
+    if spec.cuda:
+        units.append(("cuda.cpp", _unit(module, spec.cuda, "")))
+    return units
+
+
+def _compile(spec: Extension, units: list[tuple[str, str]], folder: Path, flavour: Flavour) -> list[str]:
+    """Compile every unit (side by side); the object files, or the first error explained."""
+    prefix = list(flavour.defines)
+    if flavour.precompiled:
+        prefix.append(f"-I{precompiled_header(flavour)}")
+    failures: dict[int, BuildError | tuple[int, str]] = {}
+    objects = []
+
+    def one(index: int, path: Path) -> None:
+        command = [
+            toolchain.gxx(), *DEVICE_FLAGS, *prefix, *_include_flags(), *spec.flags, "-c", str(path), "-o", f"{path}.o",
+        ]  # fmt: skip
+        try:
+            code, log = toolchain.run(command, timeout=spec.timeout)
+            if code:
+                failures[index] = (code, log)
+        except BuildError as error:
+            failures[index] = error
+
+    threads = []
+    for index, (name, text) in enumerate(units):
+        path = folder / name
+        path.write_text(text)
+        objects.append(f"{path}.o")
+        threads.append(threading.Thread(target=one, args=(index, path)))
+        threads[-1].start()
+    for thread in threads:
+        thread.join()
+    for index in sorted(failures):
+        failure = failures[index]
+        if isinstance(failure, BuildError):
+            raise failure
+        raise explain(*failure, folder=spec.folder)
+    return objects
+
+
+def _first_flavour(spec: Extension) -> Flavour:
+    text = _masked(spec.cpp + spec.cuda)
+    if re.search(r"\bpy::|\bpybind11::|<pybind11/|\btorch/python\.h", text):
+        return PYBIND11
+    return LEAN
+
+
+def _needs_more(error: BuildError, flavour: Flavour) -> Flavour | None:
+    """The next flavour to try, where the error says that something outside this one is missing."""
+    if error.kind != "compile_error":
+        return None
+    if re.search(r"torch::(nn|autograd|jit|optim|data)\b|not a member of .torch.", error.log) and flavour is not WHOLE:
+        return WHOLE
+    if flavour is LEAN and re.search(r"crucible::bind|crucible_fill|pybind", error.log):
+        return PYBIND11
+    return None
+
+
+def build(spec: Extension) -> Built:
+    """Build ``spec`` or find it in the cache. Raises :class:`BuildError`."""
+    start = time.perf_counter()
+    key = cache.content_key(
+        spec.key(), *DEVICE_FLAGS, *LINK_FLAGS, *_versions(), cache.content_key(*_header_texts()), str(glue_library())
+    )
+    module = f"{re.sub(r'[^0-9A-Za-z_]', '_', spec.name)[:40]}_{key[:10]}"
+    cached = cache.entry_path("extensions", key).is_dir()
+
+    def make(folder: Path) -> None:
+        units = _units(spec, module)
+        flavour: Flavour = _first_flavour(spec)
+        while True:
+            try:
+                objects = _compile(spec, units, folder, flavour)
+                break
+            except BuildError as error:
+                more = _needs_more(error, flavour)
+                if more is None:
+                    raise
+                flavour = more
+        glue, runtime = glue_library(), runtime_library()
+        command = [
+            toolchain.gxx(), "-shared", *LINK_FLAGS, *objects, "-o", str(folder / f"{module}.so"),
+            str(glue), f"-Wl,-rpath,{glue.parent}", str(runtime), f"-Wl,-rpath,{runtime.parent}",
+            f"-L{toolchain.torch_lib()}", "-lc10", "-ltorch_cpu", "-ltorch",
+            *([] if flavour is LEAN else ["-ltorch_python"]), f"-Wl,-rpath,{toolchain.torch_lib()}",
+        ]  # fmt: skip
+        code, log = toolchain.run(command, timeout=spec.timeout)
+        if code:
+            raise BuildError("link_error", _link_message(log), log=log)
+        for made in objects:
+            Path(made).unlink()
+        (folder / "flavour").write_text(flavour.name)
+
+    place = cache.entry("extensions", key, make)
+    pybind11 = (place / "flavour").read_text() != LEAN.name
+    return Built(module, place / f"{module}.so", pybind11, time.perf_counter() - start, cached)
+
+
+def _link_message(log: str) -> str:
+    twice = re.search(r"multiple definition of `([^']+)'", log)
+    if twice:
+        return f"`{twice.group(1)}` is defined twice"
+    missing = re.search(r"undefined reference to `([^']+)'", log)
+    return f"`{missing.group(1)}` is used but defined nowhere" if missing else "the extension does not link"

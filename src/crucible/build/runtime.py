@@ -1,0 +1,85 @@
+"""Build the simulator's runtime library, and the one list of compiler flags for device code.
+
+The library is compiled once per content of its sources and kept in the cache; everything that runs on the simulator
+links it.
+"""
+
+from __future__ import annotations
+
+import functools
+import shutil
+from pathlib import Path
+
+from crucible.build import cache, toolchain
+from crucible.build.errors import BuildError
+
+SIM = Path(__file__).resolve().parent.parent / "sim"
+
+# Device code is instrumented (libtsan and libubsan are never linked: the runtime supplies the hooks). -O1 compiles
+# fastest; -g1 is enough to find the source line of an instruction (DWARF 4, because addr2line loses file names given by
+# #line in version 5). -fwrapv would switch the overflow checks off.
+DEVICE_FLAGS: tuple[str, ...] = (
+    "-std=gnu++20",
+    "-O1",
+    "-g1",
+    "-gdwarf-4",
+    "-fPIC",
+    "-w",
+    "-fno-strict-aliasing",
+    "-fno-stack-protector",
+    "-fcf-protection=none",
+    "-ffp-contract=off",
+    "-fsanitize=thread",
+    "--param=tsan-distinguish-volatile=1",
+    "--param=tsan-instrument-func-entry-exit=0",
+    "-fsanitize=alignment,bounds,signed-integer-overflow",
+)
+
+# What remains of memcpy and memset after the compiler has expanded the small ones must pass the checks too.
+LINK_FLAGS: tuple[str, ...] = ("-Wl,--wrap=memcpy", "-Wl,--wrap=memmove", "-Wl,--wrap=memset")
+
+LIBRARY = "libcrucible_sim.so"
+
+_BUILD_FLAGS = ("-std=gnu++20", "-O2", "-g1", "-fPIC", "-shared", "-ftls-model=initial-exec", "-fcf-protection=none", "-pthread")
+
+
+def include_dirs() -> list[Path]:
+    """What device code needs on its include path: the simulator's shims first, then NVIDIA's headers."""
+    return [SIM / "include", toolchain.cuda_include()]
+
+
+def _sources() -> list[Path]:
+    return sorted(p for p in (SIM / "runtime").iterdir() if p.suffix in (".cpp", ".h"))
+
+
+def _compile(folder: Path, timeout: float) -> None:
+    command = [
+        toolchain.gxx(),
+        *_BUILD_FLAGS,
+        *(flag for path in include_dirs() for flag in ("-isystem", str(path))),
+        *(str(p) for p in _sources() if p.suffix == ".cpp"),
+        "-o",
+        str(folder / LIBRARY),
+        f"-Wl,-soname,{LIBRARY}",
+        "-lrt",
+        "-ldl",
+    ]
+    code, log = toolchain.run(command, timeout=timeout)
+    if code:
+        raise BuildError("compile_error", "the simulator's runtime library does not compile here", log=log)
+
+
+@functools.cache
+def runtime_library(timeout: float = 600.0) -> Path:
+    """The path of ``libcrucible_sim.so``, built first if need be (some 15 s, once)."""
+    texts = [p.name.encode() + b"\0" + p.read_bytes() for p in _sources()]
+    abi = SIM / "include" / "csim" / "abi.h"
+    key = cache.content_key(
+        *_BUILD_FLAGS, toolchain.gxx_version(), str(toolchain.cuda_include()), abi.read_bytes(), *texts
+    )
+    return cache.entry("runtime", key, lambda folder: _compile(folder, timeout)) / LIBRARY
+
+
+def have_addr2line() -> bool:
+    """Whether reports can name source lines."""
+    return shutil.which("addr2line") is not None

@@ -1,0 +1,70 @@
+"""Gradients: of every input and parameter, for a random incoming gradient, within twice the yardstick."""
+
+from __future__ import annotations
+
+from crucible.prove import hints
+from crucible.prove.outcome import error_finding
+from crucible.prove.proof import Check, Finding, Refutation
+from crucible.prove.session import Session, Trial
+
+NAME, TITLE = "gradients", "Gradients"
+
+
+def run(session: Session, check: Check) -> None:
+    if session.options.forward_only:
+        check.status = "skipped"
+        check.note("not checked (--forward-only)")
+        session.limits.append("forward only: gradients were not checked (--forward-only)")
+        return
+    trials = [t for t in session.trials if t.spec.grads]
+    if not any(any(t.truth["differentiable"]) for t in trials):
+        check.status = "skipped"
+        check.note("the reference's outputs have no gradient")
+        return
+    worst, names = 0.0, set()
+    for trial in trials:
+        worst = max(worst, judge_gradients(session, trial))
+        names |= {n.removeprefix("grad:") for n in trial.truth["tensors"] if n.startswith("grad:")}
+    check.note(f"{', '.join(sorted(names))}: {len(trials)} trials, at most {worst:.2f} of the permitted error")
+
+
+def judge_gradients(session: Session, trial: Trial) -> float:
+    """Raise the finding for a trial's gradients if there is one; else the largest share of the permitted error."""
+    where = {"case": trial.spec.name}
+    if trial.error is not None and trial.error.get("stage") == "backward":
+        raise Refutation(error_finding(trial.error, session.file, "grad_raises", "backward() raises"))
+    rows = {f"output{r['path']}": r for r in trial.reply.get("outputs", [])}
+    for (path, _), differentiable in zip(trial.truth["outputs"], trial.truth["differentiable"], strict=True):
+        name = f"output{path}"
+        if differentiable and not rows[name].get("requires_grad"):
+            raise Refutation(Finding("no_grad", f"{name} does not require grad, the reference's does: the candidate cannot "
+                                     "be trained (use --forward-only if it is for inference only)", where))
+    grads = trial.reply.get("grads") or {}
+    expected = [n for n in trial.truth["tensors"] if n.startswith("grad:")]
+    missing = [n.removeprefix("grad:") for n in expected if grads.get(n.removeprefix("grad:")) is None]
+    if missing:
+        raise Refutation(Finding("missing_grad", f"no gradient arrives at {', '.join(missing)}", {**where, "missing": missing}))
+    wrong, worst, right = [], 0.0, []
+    for name in expected:
+        judged = trial.judge(name)
+        if judged is None:
+            raise Refutation(Finding("wrong_grad", f"the gradient of {name.removeprefix('grad:')} has the wrong shape", where))
+        if not judged.ok:
+            wrong.append((name, judged))
+        else:
+            right.append(name.removeprefix("grad:"))
+            worst = max(worst, judged.ratio)
+    if wrong:
+        name, judged = wrong[0]
+        exact, got = trial.exact(name), trial.got(name)
+        assert got is not None
+        text, evidence = hints.describe(f"the gradient of {name.removeprefix('grad:')}", exact, got, judged)
+        names = [n.removeprefix("grad:") for n, _ in wrong]
+        evidence.update(where, wrong=names, right=right)
+        hint = hints.guess(exact, got, judged)
+        also = f"\n  also wrong: {', '.join(names[1:])}" if len(names) > 1 else ""
+        fine = f"\n  right: {', '.join(right)}" if right else ""
+        if hint:
+            evidence["hint"] = hint
+        raise Refutation(Finding("wrong_grad", text + also + fine + (f"\n  hint: {hint}" if hint else ""), evidence))
+    return worst

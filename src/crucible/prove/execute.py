@@ -1,0 +1,101 @@
+"""One call of a module, forward and backward, with everything that came out of it by name (both workers)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from crucible.prove.tensors import leaves
+
+
+@dataclass
+class Result:
+    """What a call left behind. Tensor names: ``output``, ``output[1]``, ``grad:input 0``, ``grad:conv.weight``,
+    ``buffer:bn.running_mean``."""
+
+    outputs: list[tuple[str, Any]] = field(default_factory=list)
+    tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)  # gradients that are None
+    differentiable: list[bool] = field(default_factory=list)  # one an output leaf
+    drew_random: bool = False
+    aliases: list[list[int]] = field(default_factory=list)  # inputs that share memory with each output
+    error: str | None = None
+    stage: str = "forward"
+
+
+def output_name(path: str) -> str:
+    return f"output{path}"
+
+
+def buffers_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Buffers that a state dict holds: the ones that a caller can see and save."""
+    saved = model.state_dict()
+    return {k: b for k, b in model.named_buffers(remove_duplicate=False) if k in saved}
+
+
+def random_state(device: torch.device) -> list[torch.Tensor]:
+    states = [torch.get_rng_state()]
+    if device.type == "cuda":
+        states.append(torch.cuda.get_rng_state(device))
+    return states
+
+
+def shares_memory(a: Any, b: Any) -> bool:
+    if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
+        return False
+    if a.numel() == 0 or b.numel() == 0 or a.device != b.device:
+        return False
+    return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
+
+
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Equality that takes nan for what it is: the same bits."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    if torch.equal(a, b):
+        return True
+    return torch.equal(a.contiguous().reshape(-1).view(torch.uint8), b.contiguous().reshape(-1).view(torch.uint8))
+
+
+def call(model: torch.nn.Module, inputs: list[Any], cotangents: list[Any] | None, *, seed: int,
+         differentiate: bool, input_grads: bool = True) -> Result:
+    """Run the reference once. Exceptions end up in ``error``: a reference may refuse a size, and that is an answer."""
+    result = Result()
+    device = next((x.device for x in inputs if isinstance(x, torch.Tensor)), torch.device("cpu"))
+    torch.manual_seed(seed)
+    model.zero_grad(set_to_none=True)
+    tracked = []
+    if differentiate and input_grads:
+        tracked = [(i, x) for i, x in enumerate(inputs) if isinstance(x, torch.Tensor) and x.is_floating_point()]
+        for _, x in tracked:
+            x.requires_grad_()
+    before = random_state(device)
+    try:
+        with torch.set_grad_enabled(differentiate):
+            raw = model(*inputs)
+        result.outputs = leaves(raw)
+        values = [v for _, v in result.outputs]
+        result.differentiable = [isinstance(v, torch.Tensor) and v.requires_grad for v in values]
+        result.drew_random = any(not torch.equal(a, b) for a, b in zip(before, random_state(device), strict=True))
+        result.aliases = [[i for i, x in enumerate(inputs) if shares_memory(v, x)] for v in values]
+        for path, value in result.outputs:
+            if isinstance(value, torch.Tensor):
+                result.tensors[output_name(path)] = value.detach()
+        for name, buffer in buffers_of(model).items():
+            result.tensors[f"buffer:{name}"] = buffer.detach().clone()
+        if differentiate and cotangents is not None and any(result.differentiable):
+            result.stage = "backward"
+            pairs = [(v, c) for v, c, d in zip(values, cotangents, result.differentiable, strict=True) if d]
+            torch.autograd.backward([v for v, _ in pairs], [c for _, c in pairs])
+            grads = [(f"input {i}", x) for i, x in tracked]
+            grads += [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+            for name, leaf in grads:
+                if leaf.grad is None:
+                    result.missing.append(name)
+                else:
+                    result.tensors[f"grad:{name}"] = leaf.grad.detach()
+    except Exception as error:  # noqa: BLE001
+        result.error = f"{type(error).__name__}: {error}"
+    return result

@@ -1,0 +1,128 @@
+"""What a candidate does to its surroundings: replaced functions, threads, global switches (candidate worker)."""
+
+from __future__ import annotations
+
+import builtins
+import inspect
+import math
+import sys
+import threading
+import time
+import types
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.testing
+
+_CALLABLES = (types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, types.GetSetDescriptorType,
+              types.WrapperDescriptorType, types.MemberDescriptorType, property, classmethod, staticmethod, type)
+
+
+def _places() -> dict[str, Any]:
+    """The namespaces that a harness relies on, by the name a user knows them under."""
+    places: dict[str, Any] = {
+        "torch": torch,
+        "torch.Tensor": torch.Tensor,
+        "torch.nn.Module": torch.nn.Module,
+        "torch.nn.functional": torch.nn.functional,
+        "torch.autograd": torch.autograd,
+        "torch.autograd.Function": torch.autograd.Function,
+        "torch.testing": torch.testing,
+        "torch.cuda": torch.cuda,
+        "torch.cuda.Event": torch.cuda.Event,
+        "torch.cuda.Stream": torch.cuda.Stream,
+        "torch.utils.cpp_extension": sys.modules.get("torch.utils.cpp_extension"),
+        "torch.utils.benchmark": sys.modules.get("torch.utils.benchmark"),
+        "numpy": sys.modules.get("numpy"),
+        "numpy.testing": sys.modules.get("numpy.testing"),
+        "time": time,
+        "math": math,
+        "builtins": builtins,
+        "threading": threading,
+        "inspect": inspect,
+    }
+    for name, module in list(sys.modules.items()):
+        if name.startswith("crucible.") and module is not None:
+            places[name] = module
+    return {name: place for name, place in places.items() if place is not None}
+
+
+class Snapshot:
+    """Identities of the functions in those namespaces, to be compared after foreign code has run."""
+
+    def __init__(self) -> None:
+        self.places = _places()
+        self.known = {name: self._functions(place) for name, place in self.places.items()}
+
+    @staticmethod
+    def _functions(place: Any) -> dict[str, Any]:
+        return {k: v for k, v in vars(place).items() if isinstance(v, _CALLABLES) and not k.startswith("__")
+                or k in ("__call__", "__eq__", "__torch_function__", "__import__", "__sub__")}
+
+    def replaced(self) -> list[str]:
+        """Names whose function is no longer the one it was."""
+        found = []
+        for name, before in self.known.items():
+            now = vars(self.places[name])
+            found += [f"{name}.{key}" for key, value in before.items() if now.get(key) is not value]
+        return found[:50]
+
+
+def switches() -> dict[str, Any]:
+    """torch's global settings that change what a user's other code computes."""
+    return {
+        "grad_mode": torch.is_grad_enabled(),
+        "default_dtype": str(torch.get_default_dtype()),
+        "matmul_precision": torch.get_float32_matmul_precision(),
+        "matmul_tf32": bool(torch.backends.cuda.matmul.allow_tf32),
+        "cudnn_tf32": bool(torch.backends.cudnn.allow_tf32),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+    }
+
+
+def threads() -> set[int]:
+    """Identities of the Python threads that are alive."""
+    return {t.ident or 0 for t in threading.enumerate() if t.is_alive()}
+
+
+def thread_names(idents: set[int]) -> list[str]:
+    return sorted(t.name for t in threading.enumerate() if (t.ident or 0) in idents)
+
+
+def native_threads() -> int:
+    """Threads of this process as the kernel counts them (0 where /proc is missing)."""
+    try:
+        return len(list(Path("/proc/self/task").iterdir()))
+    except OSError:
+        return 0
+
+
+def describe_error(error: BaseException, file: Path) -> dict[str, Any]:
+    """An exception for the parent: type, message, and the lines of the candidate's own file that it passed through."""
+    lines = []
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == str(file):
+            lines.append(trace.tb_lineno)
+        trace = trace.tb_next
+    source = []
+    try:
+        source = file.read_text(errors="replace").splitlines()
+    except OSError:
+        pass
+    last = lines[-1] if lines else None
+    raised_here = bool(last and last <= len(source) and source[last - 1].lstrip().startswith(("raise", "assert")))
+    info: dict[str, Any] = {
+        "type": type(error).__name__,
+        "message": str(error)[:4000],
+        "lines": [[n, source[n - 1].strip() if n <= len(source) else ""] for n in lines[-3:]],
+        "deliberate": raised_here,
+    }
+    if isinstance(error, SyntaxError):
+        info["lines"] = [[error.lineno or 0, (error.text or "").strip()]]
+        info["message"] = error.msg or "invalid syntax"
+    to_json = getattr(error, "to_json", None)
+    if type(error).__name__ == "BuildError" and callable(to_json):
+        info["build"] = to_json()
+    return info

@@ -1,0 +1,250 @@
+"""The truth of a case, and how far from it an honest computation may be (reference worker only).
+
+Truth is the reference run in float64. The yardstick is the largest error among computations that nobody would call
+wrong. Its terms, each with its reason:
+
+``eager``        torch's own error in the dtype under test, on the same device. The measure that a user knows.
+                 Taken over a few copies of the data that differ by an ulp, because on a tensor of few elements (or few
+                 independent ones, such as a mean per sample) a single run may be exact by luck.
+``sequential``   (simulator only) contractions and sums added one term after the other in float32, which is what one GPU
+                 thread per output does. Eager runs on the CPU there, whose libraries add in blocks and are unfairly good.
+``tf32``         operands of contractions rounded to TF32 with exact sums, where torch's switches permit that:
+                 ``torch.backends.cudnn.allow_tf32`` for convolutions, ``torch.backends.cuda.matmul.allow_tf32`` (or
+                 ``torch.set_float32_matmul_precision``) for matmuls. Never with ``--precision fp32``.
+``conditioning`` the change of the truth itself when inputs, parameters and incoming gradients move by one ulp. No
+                 implementation can be held to more than the data deserve.
+
+Discrete choices (the index of a maximum, the sign under a relu) can hang on the last bits. A case whose truth jumps
+under perturbations of 64 ulps is made again from another seed; where every seed does (exact ties), the jump becomes a
+term, ``ties``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from crucible.prove.arithmetic import SequentialSums, TF32Operands
+from crucible.prove.cases import Spec
+from crucible.prove.compare import LOST, Error, expectations, measure, sampled
+from crucible.prove.execute import Result, call, same_bits
+
+State = dict[str, torch.Tensor]
+STEADY_ULPS = 64
+TF32_STEADY = 2e-3
+EXTREME = ("huge", "tiny", "mixed", "special")
+LIGHT = 4_000_000  # elements of weights, inputs and outputs up to which every term is affordable
+
+
+@dataclass
+class Settings:
+    """What the yardstick may assume about the device and torch's switches."""
+
+    device: torch.device
+    simulated: bool
+    precision: str = "torch"
+
+    @property
+    def tf32_convolutions(self) -> bool:
+        return self.precision == "torch" and bool(torch.backends.cudnn.allow_tf32)
+
+    @property
+    def tf32_matmuls(self) -> bool:
+        return self.precision == "torch" and bool(torch.backends.cuda.matmul.allow_tf32)
+
+
+@dataclass
+class Truth:
+    """Everything known about the right answer of one case, by tensor name."""
+
+    exact: Result
+    eager: Result
+    yard: dict[str, Error] = field(default_factory=dict)
+    terms: dict[str, dict[str, float]] = field(default_factory=dict)
+    masks: dict[str, torch.Tensor] = field(default_factory=dict)
+    steady: bool = True
+    inputs_changed: list[int] = field(default_factory=list)
+    from_eager: bool = False  # float64 could not run: the truth is eager's own result
+
+
+class Bench:
+    """The reference model in two precisions, and a way to run either on given weights and inputs."""
+
+    def __init__(self, build: Callable[[], torch.nn.Module], dtype: torch.dtype | None, device: torch.device) -> None:
+        self.device = device
+        self.narrow = build().to(device)
+        if dtype is not None:
+            self.narrow = self.narrow.to(dtype)
+        self.wide = build().to(device).double()
+        self.wide_error: str | None = None
+        self.input_grads = True  # False for a reference that writes into its inputs
+        self.held: dict[int, State] = {}
+        self.inputs_changed: list[int] = []  # by the last run in the narrow dtype
+
+    def run(self, state: State, inputs: list[Any], cotangents: list[Any] | None, spec: Spec, *, wide: bool) -> Result:
+        model = self.wide if wide else self.narrow
+        self.load(model, state)
+        model.train(spec.training)
+        moved = [_place(x, self.device, wide) for x in inputs]
+        grads = None if cotangents is None else [_place(c, self.device, wide) for c in cotangents]
+        options = {"seed": spec.seed, "differentiate": spec.grads}
+        result = call(model, moved, grads, **options, input_grads=self.input_grads)
+        if result.error is not None and "leaf Variable that requires grad" in result.error:
+            self.input_grads = False
+            self.load(model, state)
+            moved = [_place(x, self.device, wide) for x in inputs]
+            result = call(model, moved, grads, **options, input_grads=False)
+        if not wide:
+            self.inputs_changed = [
+                i for i, (old, new) in enumerate(zip(inputs, moved, strict=True))
+                if isinstance(old, torch.Tensor) and not same_bits(old.to(self.device), new.detach())
+            ]
+        return result
+
+    def load(self, model: torch.nn.Module, state: State) -> None:
+        """Copy values into a model of either precision. Large parameters that it already holds are left alone."""
+        held = self.held.setdefault(id(model), {})
+        parameters = dict(model.named_parameters(remove_duplicate=False))
+        with torch.no_grad():
+            for name, own in model.state_dict().items():
+                value = state[name]
+                if name not in parameters or held.get(name) is not value:
+                    own.copy_(value)
+                    held[name] = value
+
+
+def _place(x: Any, device: torch.device, wide: bool) -> Any:
+    if not isinstance(x, torch.Tensor):
+        return x
+    if wide and x.is_floating_point():
+        return x.to(device, torch.float64, copy=True)
+    return x.to(device, copy=True)
+
+
+def find_truth(bench: Bench, state: State, inputs: list[Any], cotangents: list[Any] | None, spec: Spec,
+               settings: Settings) -> Truth:
+    """Run the reference in every way that the yardstick needs."""
+    eager = bench.run(state, inputs, cotangents, spec, wide=False)
+    if eager.error is not None:
+        return Truth(eager, eager)
+    inputs_changed = bench.inputs_changed
+    exact = bench.run(state, inputs, cotangents, spec, wide=True)
+    truth = Truth(exact, eager)
+    if exact.error is not None or exact.tensors.keys() != eager.tensors.keys():
+        bench.wide_error = exact.error or "it gives other outputs in float64"
+        truth.exact, truth.from_eager = eager, True
+    for name, t in truth.exact.tensors.items():
+        mask = expectations(t, eager.tensors[name], extreme=spec.values in EXTREME)
+        if mask is not None:
+            truth.masks[name] = mask
+    _measure(truth, "eager", truth.exact, eager, spec)
+    _arithmetic_terms(truth, bench, state, inputs, cotangents, spec, settings)
+    _perturbed_terms(truth, bench, state, inputs, cotangents, spec, settings)
+    truth.inputs_changed = inputs_changed
+    return truth
+
+
+def _measure(truth: Truth, term: str, exact: Result, other: Result, spec: Spec) -> None:
+    """Add the error of one computation to the yardstick."""
+    if other.error is not None:
+        return
+    for name, t in exact.tensors.items():
+        got = other.tensors.get(name)
+        if got is None or got.shape != t.shape:
+            continue
+        # Elements at which a computation that is not eager overflows say nothing about the others.
+        mask = truth.masks.get(name)
+        error = measure(sampled(t), sampled(got), None if mask is None else sampled(mask), classes=spec.classes)
+        if term != "eager" and not (error.l2 < float("inf") and error.worst < float("inf")):
+            continue
+        truth.yard[name] = truth.yard.get(name, Error()).merge(error)
+        row = truth.terms.setdefault(name, {})
+        row[term] = max(row.get(term, 0.0), error.l2)
+
+
+def _weight(state: State, inputs: list[Any], eager: Result) -> int:
+    tensors = [*state.values(), *(x for x in inputs if isinstance(x, torch.Tensor)), *eager.tensors.values()]
+    return sum(t.numel() for t in tensors)
+
+
+def _arithmetic_terms(truth: Truth, bench: Bench, state: State, inputs: list[Any], cotangents: list[Any] | None,
+                      spec: Spec, settings: Settings) -> None:
+    narrow = any(t.dtype == torch.float32 for t in truth.eager.tensors.values())
+    if narrow and not truth.from_eager and (settings.tf32_convolutions or settings.tf32_matmuls):
+        mode = TF32Operands(convolutions=settings.tf32_convolutions, matmuls=settings.tf32_matmuls)
+        with mode:
+            rounded = bench.run(state, inputs, cotangents, spec, wide=True)
+        if mode.used:
+            _measure(truth, "tf32", truth.exact, rounded, spec)
+            worst = max((row.get("tf32", 0.0) for row in truth.terms.values() if row.get("eager", 0.0) < LOST), default=0.0)
+            # TF32 noise that flips a maximum makes the yardstick of a gradient useless: look for a better seed.
+            truth.steady = not spec.grads or worst < TF32_STEADY
+    if settings.simulated and not spec.brief:
+        _measure(truth, "sequential", truth.exact, _sequential(bench, state, inputs, cotangents, spec), spec)
+
+
+def _sequential(bench: Bench, state: State, inputs: list[Any], cotangents: list[Any] | None, spec: Spec) -> Result:
+    with SequentialSums():
+        return bench.run(state, inputs, cotangents, spec, wide=False)
+
+
+def _perturbed_terms(truth: Truth, bench: Bench, state: State, inputs: list[Any], cotangents: list[Any] | None,
+                     spec: Spec, settings: Settings) -> None:
+    if truth.from_eager:
+        return
+    light = _weight(state, inputs, truth.eager) <= LIGHT
+    draws = 1 if spec.brief or not light else 3
+    for draw in range(draws):
+        moved = _perturb(state, inputs, cotangents, spec.seed * 31 + draw, 1.0)
+        exact = bench.run(*moved, spec, wide=True)
+        _measure(truth, "conditioning", truth.exact, exact, spec)
+        if light and not spec.brief:
+            _measure(truth, "eager", exact, bench.run(*moved, spec, wide=False), spec)
+            if settings.simulated and draw == 0:
+                _measure(truth, "sequential", exact, _sequential(bench, *moved, spec), spec)
+    if not (spec.steady and light):
+        return
+    jumps: dict[str, Error] = {}
+    for draw in range(3):
+        moved = _perturb(state, inputs, cotangents, spec.seed * 37 + draw, float(STEADY_ULPS))
+        exact = bench.run(*moved, spec, wide=True)
+        for name, t in truth.exact.tensors.items():
+            jumps[name] = jumps.get(name, Error()).merge(measure(t, exact.tensors[name], truth.masks.get(name)))
+    smooth = 8.0 * STEADY_ULPS
+    for name, jump in jumps.items():
+        if truth.yard[name].l2 > LOST:
+            continue
+        expected = max(truth.terms[name].get("conditioning", 0.0), _eps(truth.eager.tensors[name]) / 4)
+        if jump.l2 > smooth * expected and jump.l2 < float("inf"):
+            truth.steady = False
+            truth.yard[name] = truth.yard[name].merge(jump)
+            truth.terms[name]["ties"] = jump.l2
+
+
+def _eps(t: torch.Tensor) -> float:
+    return torch.finfo(t.dtype).eps if t.is_floating_point() else 0.0
+
+
+def _perturb(state: State, inputs: list[Any], cotangents: list[Any] | None, seed: int,
+             ulps: float) -> tuple[State, list[Any], list[Any] | None]:
+    """Everything floating moved by up to ``ulps`` ulps of its own dtype, each element by itself.
+
+    Very large weights stay: moving the other operand of their contraction has the same effect on its result.
+    """
+    generator = torch.Generator().manual_seed(seed % (1 << 62))
+
+    def move(x: Any) -> Any:
+        if not isinstance(x, torch.Tensor) or not x.is_floating_point() or not 0 < x.numel() <= LIGHT:
+            return x
+        noise = torch.empty(x.shape).uniform_(-1, 1, generator=generator)
+        step = ulps * torch.finfo(x.dtype).eps
+        return (x.double() * (1 + step * noise.double())).to(x.dtype)
+
+    return (
+        {k: move(v) for k, v in state.items()},
+        [move(x) for x in inputs],
+        None if cotangents is None else [move(c) for c in cotangents],
+    )

@@ -1,0 +1,1 @@
+"""Reports: what a user gets to see of a Proof."""

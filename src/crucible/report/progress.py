@@ -1,0 +1,36 @@
+"""Progress on standard error: one line that changes on a terminal, one line a check elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+from rich.console import Console
+from rich.status import Status
+
+
+class Progress:
+    """A context manager; ``say(check, text)`` is what ``prove`` calls."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.start = time.monotonic()
+        self.last = ""
+        self._stack = contextlib.ExitStack()
+        self._status: Status | None = None
+
+    def __enter__(self) -> Progress:
+        if self.console.is_terminal:
+            self._status = self._stack.enter_context(self.console.status("crucible prove"))
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stack.close()
+
+    def say(self, check: str, text: str) -> None:
+        if self._status is not None:
+            self._status.update(f"{check}: {text}" if text else check)
+        elif check != self.last:
+            self.console.print(f"[{time.monotonic() - self.start:5.1f} s] {check}" + (f": {text}" if text else ""),
+                               markup=False, highlight=False)
+        self.last = check

@@ -1,0 +1,214 @@
+// Tensor-core instructions: mma.sync, ldmatrix, stmatrix, movmatrix, as warp collectives on register fragments.
+//
+// Numbers: operands are taken as the hardware takes them (tf32 uses the top 19 bits of a float, whatever the rest
+// holds); products are exact; a product and its accumulator are summed without intermediate rounding, and the one final
+// rounding to f32 is towards zero, which is how these units behave (long sums drift downwards in magnitude: a kernel
+// that never promotes its accumulator shows it here too). Accumulation to f16 rounds to nearest. Real chips also cut
+// very small addends during alignment; that part is not modelled.
+//
+// Fragments: with g = lane / 4, t = lane % 4 and e elements in one 32-bit register, register (kb, half) of A holds
+// A[g + 8*half][kb*4e + t*e ..], register kb of B holds B[kb*4e + t*e ..][g], and C/D hold [g + 8*half][2t .. 2t+1].
+// Every shape below follows this one rule.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "csim/fp16.h"
+#include "csim/memory.h"
+
+namespace csim::mma {
+enum class Acc { f32, f16, s32, f64 };
+
+inline float half_bits_to_float(uint32_t h) {
+    uint32_t sign = (h & 0x8000u) << 16, rest = h & 0x7fffu;
+    if (rest >= 0x7c00u) return bit_cast<float>(sign | 0x7f800000u | (rest & 0x3ffu) << 13);
+    return bit_cast<float>(sign | bit_cast<uint32_t>(bit_cast<float>(rest << 13) * 0x1p112f));  // exact, subnormals too
+}
+inline uint32_t float_to_half_bits(double x) { return bit_cast<uint16_t>(__double2half(x)); }
+
+struct F16 {
+    using Value = double;
+    static constexpr int per_register = 2;
+    static Value at(uint32_t r, int i) { return half_bits_to_float(r >> (16 * i) & 0xffffu); }
+};
+struct Bf16 {
+    using Value = double;
+    static constexpr int per_register = 2;
+    static Value at(uint32_t r, int i) { return bit_cast<float>(i ? r & 0xffff0000u : r << 16); }
+};
+struct Tf32 {
+    using Value = double;
+    static constexpr int per_register = 1;
+    static Value at(uint32_t r, int) { return bit_cast<float>(r & 0xffffe000u); }
+};
+struct F64 {
+    using Value = double;
+    static constexpr int per_register = 1;
+    static Value at(double r, int) { return r; }
+};
+struct S8 {
+    using Value = int64_t;
+    static constexpr int per_register = 4;
+    static Value at(uint32_t r, int i) { return (int8_t)(r >> (8 * i)); }
+};
+struct U8 {
+    using Value = int64_t;
+    static constexpr int per_register = 4;
+    static Value at(uint32_t r, int i) { return (uint8_t)(r >> (8 * i)); }
+};
+
+// A double cut to float: towards zero, infinities and NaN kept.
+inline float toward_zero(double x) {
+    float f = (float)x;
+    if (std::isfinite(x) && std::fabs((double)f) > std::fabs(x)) f = bit_cast<float>(bit_cast<uint32_t>(f) - 1);
+    return f;
+}
+
+[[gnu::noinline]] inline void need_full_warp(const char* name) {
+    csim_fail("warp_divergence", "%s needs all 32 lanes of the warp, and some have exited or do not exist", name);
+}
+
+template <class R> struct Slot {
+    const R *a, *b, *c;
+    R* d;
+    bool saturate;
+};
+
+template <class A, class B, Acc ACC, int M, int K, class R> struct Multiply {
+    using Value = typename A::Value;
+    static constexpr int E = A::per_register, HALVES = M / 8, BLOCKS = K / (4 * E);
+
+    CSIM_PLAIN static void exec(void* const* slots, unsigned) {
+        Value a[M][K], b[8][K];
+        for (int lane = 0; lane < 32; ++lane) {
+            auto* s = static_cast<Slot<R>*>(slots[lane]);
+            if (!s) return need_full_warp("mma.sync");
+            int g = lane >> 2, t = lane & 3;
+            for (int kb = 0; kb < BLOCKS; ++kb)
+                for (int i = 0; i < E; ++i) {
+                    int k = kb * 4 * E + t * E + i;
+                    for (int half = 0; half < HALVES; ++half) a[g + 8 * half][k] = A::at(s->a[kb * HALVES + half], i);
+                    b[g][k] = B::at(s->b[kb], i);
+                }
+        }
+        for (int lane = 0; lane < 32; ++lane) {
+            auto* s = static_cast<Slot<R>*>(slots[lane]);
+            int g = lane >> 2, t = lane & 3;
+            for (int half = 0; half < HALVES; ++half) {
+                Value sum[2];
+                for (int j = 0; j < 2; ++j) {
+                    sum[j] = accumulator(s->c, half, j);
+                    const Value *row = a[g + 8 * half], *column = b[2 * t + j];
+                    for (int k = 0; k < K; ++k) sum[j] += row[k] * column[k];
+                }
+                finish(s->d, half, sum, s->saturate);
+            }
+        }
+    }
+    static Value accumulator(const R* c, int half, int j) {
+        if constexpr (ACC == Acc::f16) return F16::at(c[half], j);
+        else if constexpr (ACC == Acc::f32) return bit_cast<float>(c[2 * half + j]);
+        else if constexpr (ACC == Acc::s32) return (int32_t)c[2 * half + j];
+        else return c[2 * half + j];
+    }
+    static void finish(R* d, int half, const Value* sum, bool saturate) {
+        if constexpr (ACC == Acc::f16) {
+            d[half] = float_to_half_bits(sum[0]) | float_to_half_bits(sum[1]) << 16;
+        } else {
+            for (int j = 0; j < 2; ++j) {
+                R& out = d[2 * half + j];
+                if constexpr (ACC == Acc::f32) out = bit_cast<uint32_t>(toward_zero(sum[j]));
+                else if constexpr (ACC == Acc::f64) out = sum[j];
+                else out = (uint32_t)(saturate ? sum[j] > INT32_MAX   ? INT32_MAX
+                                                 : sum[j] < INT32_MIN ? INT32_MIN
+                                                                      : sum[j]
+                                               : sum[j]);
+            }
+        }
+    }
+};
+
+// d = a * b + c on the fragments of one warp; the caller's registers, in the order of the PTX operands.
+template <class A, class B, Acc ACC, int M, int K, class R>
+inline void sync(R* d, const R* a, const R* b, const R* c, bool saturate = false) {
+    Slot<R> slot{a, b, c, d, saturate};
+    csim_warp_collective(0xffffffffu, &slot, &Multiply<A, B, ACC, M, K, R>::exec, "mma.sync");
+}
+
+// ---- ldmatrix / stmatrix: 8x8 tiles of 16-bit elements; lane 8*i + r brings the address of row r of tile i.
+// The warp meets twice: first so that what its lanes wrote before counts as written (these instructions wait for all
+// lanes), then, each lane having checked its own row, to move the data.
+inline void meet(const char* name) {
+    struct Nothing {
+        static void exec(void* const*, unsigned) {}
+    };
+    char nothing;
+    csim_warp_collective(0xffffffffu, &nothing, &Nothing::exec, name);
+}
+struct MatrixSlot {
+    uint16_t* row;
+    uint32_t* registers;
+};
+template <int N, bool TRANSPOSED, bool STORE> struct MatrixMove {
+    CSIM_PLAIN static void exec(void* const* slots, unsigned) {
+        for (int lane = 0; lane < 32; ++lane)
+            if (!slots[lane]) return need_full_warp(STORE ? "stmatrix" : "ldmatrix");
+        for (int lane = 0; lane < 32; ++lane) {
+            auto* s = static_cast<MatrixSlot*>(slots[lane]);
+            for (int tile = 0; tile < N; ++tile) {
+                uint16_t parts[2];
+                if (STORE) std::memcpy(parts, &s->registers[tile], 4);
+                for (int j = 0; j < 2; ++j) {
+                    int row = TRANSPOSED ? 2 * (lane & 3) + j : lane >> 2, column = TRANSPOSED ? lane >> 2 : 2 * (lane & 3) + j;
+                    uint16_t& element = static_cast<MatrixSlot*>(slots[8 * tile + row])->row[column];
+                    if (STORE) element = parts[j];
+                    else parts[j] = element;
+                }
+                if (!STORE) std::memcpy(&s->registers[tile], parts, 4);
+            }
+        }
+    }
+};
+template <int N, bool TRANSPOSED> CSIM_PLAIN __attribute__((noinline)) void ldmatrix(uint32_t* out, const void* row) {
+    meet("ldmatrix");
+    if (csim_lane() < 8 * N) {
+        if ((uintptr_t)row % 16) csim_fail("misaligned", "ldmatrix: the row address %p is not a multiple of 16", row);
+        csim_access(row, 16, 0, 0, __builtin_return_address(0));
+    }
+    MatrixSlot slot{(uint16_t*)row, out};
+    csim_warp_collective(0xffffffffu, &slot, &MatrixMove<N, TRANSPOSED, false>::exec, "ldmatrix");
+}
+template <int N, bool TRANSPOSED> CSIM_PLAIN __attribute__((noinline)) void stmatrix(void* row, const uint32_t* in) {
+    meet("stmatrix");
+    if (csim_lane() < 8 * N) {
+        if ((uintptr_t)row % 16) csim_fail("misaligned", "stmatrix: the row address %p is not a multiple of 16", row);
+        csim_access(row, 16, 1, 0, __builtin_return_address(0));
+    }
+    MatrixSlot slot{(uint16_t*)row, (uint32_t*)in};
+    csim_warp_collective(0xffffffffu, &slot, &MatrixMove<N, TRANSPOSED, true>::exec, "stmatrix");
+}
+
+// movmatrix: one 8x8 tile, transposed from registers to registers
+struct TransposeSlot {
+    uint32_t in, out;
+    CSIM_PLAIN static void exec(void* const* slots, unsigned) {
+        uint16_t tile[8][8];
+        for (int lane = 0; lane < 32; ++lane) {
+            auto* s = static_cast<TransposeSlot*>(slots[lane]);
+            if (!s) return need_full_warp("movmatrix");
+            for (int j = 0; j < 2; ++j) tile[lane >> 2][2 * (lane & 3) + j] = (uint16_t)(s->in >> (16 * j));
+        }
+        for (int lane = 0; lane < 32; ++lane) {
+            int row = lane >> 2, column = 2 * (lane & 3);
+            static_cast<TransposeSlot*>(slots[lane])->out = tile[column][row] | (uint32_t)tile[column + 1][row] << 16;
+        }
+    }
+};
+inline uint32_t movmatrix(uint32_t value) {
+    TransposeSlot slot{value, 0};
+    csim_warp_collective(0xffffffffu, &slot, &TransposeSlot::exec, "movmatrix");
+    return slot.out;
+}
+}  // namespace csim::mma

@@ -1,0 +1,3 @@
+// Not simulated.
+#pragma once
+#error "crucible-sim: cub::DeviceMergeSort is not simulated"

@@ -1,0 +1,3 @@
+// Not simulated.
+#pragma once
+#error "crucible-sim: cub::WarpLoad is not simulated"

@@ -1,0 +1,1 @@
+#error "crucible-sim: cuBLAS (<cublas.h>) is not simulated"

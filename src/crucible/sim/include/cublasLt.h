@@ -1,0 +1,1 @@
+#error "crucible-sim: cuBLASLt (<cublasLt.h>) is not simulated"

@@ -1,0 +1,1 @@
+#error "crucible-sim: cuBLAS (<cublas_v2.h>) is not simulated"

@@ -1,0 +1,1 @@
+#error "crucible-sim: asynchronous barriers (<cuda_awbarrier.h>) is not simulated"

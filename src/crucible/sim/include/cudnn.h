@@ -1,0 +1,1 @@
+#error "crucible-sim: cuDNN (<cudnn.h>) is not simulated"

@@ -1,0 +1,1 @@
+#error "crucible-sim: cuFFT (<cufft.h>) is not simulated"

@@ -1,0 +1,1 @@
+#error "crucible-sim: cuSOLVER (<cusolverDn.h>) is not simulated"

@@ -1,0 +1,1 @@
+#error "crucible-sim: cuSPARSE (<cusparse.h>) is not simulated"

@@ -1,0 +1,1 @@
+#error "crucible-sim: CuTe (CUTLASS) (<cute/tensor.hpp>) is not simulated"

@@ -1,0 +1,1 @@
+#error "crucible-sim: CUTLASS (<cutlass/cutlass.h>) is not simulated"

@@ -1,0 +1,1 @@
+#error "crucible-sim: CUTLASS (<cutlass/gemm/device/gemm.h>) is not simulated"

@@ -1,0 +1,1 @@
+#error "crucible-sim: CUTLASS (<cutlass/numeric_types.h>) is not simulated"

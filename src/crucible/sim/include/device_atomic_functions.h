@@ -1,0 +1,2 @@
+// Atomics: crucible_sim.h, which every source begins with, has them all.
+#pragma once

@@ -1,0 +1,2 @@
+// Mathematical functions: crucible_sim.h, which every source begins with, has them all.
+#pragma once

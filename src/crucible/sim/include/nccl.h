@@ -1,0 +1,1 @@
+#error "crucible-sim: NCCL (<nccl.h>) is not simulated"

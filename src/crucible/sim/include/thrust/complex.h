@@ -1,0 +1,1 @@
+#error "crucible-sim: Thrust (<thrust/complex.h>) is not simulated"

@@ -1,0 +1,1 @@
+#error "crucible-sim: Thrust (<thrust/copy.h>) is not simulated"

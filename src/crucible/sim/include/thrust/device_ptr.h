@@ -1,0 +1,1 @@
+#error "crucible-sim: Thrust (<thrust/device_ptr.h>) is not simulated"

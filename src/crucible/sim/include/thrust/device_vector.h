@@ -1,0 +1,1 @@
+#error "crucible-sim: Thrust (<thrust/device_vector.h>) is not simulated"

@@ -1,0 +1,1 @@
+#error "crucible-sim: Thrust (<thrust/execution_policy.h>) is not simulated"

@@ -1,0 +1,1 @@
+#error "crucible-sim: Thrust (<thrust/extrema.h>) is not simulated"

@@ -1,0 +1,1 @@
+#error "crucible-sim: Thrust (<thrust/fill.h>) is not simulated"

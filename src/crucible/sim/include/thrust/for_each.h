@@ -1,0 +1,1 @@
+#error "crucible-sim: Thrust (<thrust/for_each.h>) is not simulated"

@@ -1,0 +1,1 @@
+#error "crucible-sim: Thrust (<thrust/functional.h>) is not simulated"

@@ -1,0 +1,1 @@
+#error "crucible-sim: Thrust (<thrust/host_vector.h>) is not simulated"

@@ -1,0 +1,1 @@
+#error "crucible-sim: Thrust (<thrust/reduce.h>) is not simulated"

@@ -1,0 +1,1 @@
+#error "crucible-sim: Thrust (<thrust/scan.h>) is not simulated"

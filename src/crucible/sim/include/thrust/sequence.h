@@ -1,0 +1,1 @@
+#error "crucible-sim: Thrust (<thrust/sequence.h>) is not simulated"

@@ -1,0 +1,1 @@
+#error "crucible-sim: Thrust (<thrust/sort.h>) is not simulated"

@@ -1,0 +1,1 @@
+#error "crucible-sim: Thrust (<thrust/transform.h>) is not simulated"

@@ -1,0 +1,1 @@
+#error "crucible-sim: Thrust (<thrust/transform_reduce.h>) is not simulated"

@@ -1,0 +1,55 @@
+// The check of one access: fast paths for the hooks, the slow path in check.cpp.
+#pragma once
+#include "engine.h"
+
+namespace csim {
+
+// Set while device code runs in checked mode; null for host code, which must pass through the hooks at once.
+extern __thread Hot* active_hot __attribute__((tls_model("initial-exec"), visibility("hidden")));
+
+constexpr unsigned kRead = 0, kWrite = 1, kAtomicAccess = 2, kVolatile = 4;   // flags of an access
+
+void slow_access(uintptr_t address, size_t bytes, unsigned access, void* pc);
+
+// Has this word been read in the current epoch, and not been written in it? Then whoever read it first was checked against the last
+// write, which is ordered with all threads of the block alike; it remains to widen the set of readers to include us.
+inline bool read_is_old_news(const Hot& h, Cell& c) {
+    const uint64_t r = c.read;
+    if (epoch_of(r) != h.fast_epoch || epoch_of(c.write) == h.fast_epoch) return false;
+    const uint32_t node = node_of(r);
+    if (covers(node, h.leaf) && (r & kClockBits) >= (h.stamp & kClockBits)) return true;
+    const uint64_t clock = (r & kClockBits) > (h.stamp & kClockBits) ? r & kClockBits : h.stamp & kClockBits;
+    c.read = (r & ~(kClockBits | uint64_t(kNodeMask) << kNodeShift)) | clock | uint64_t(common_ancestor(node, h.leaf)) << kNodeShift;
+    return true;
+}
+inline bool write_is_old_news(const Hot& h, const Cell& c) {
+    return c.write == (h.stamp | kWritten) && c.read == 0 && h.fast_epoch == h.epoch;
+}
+
+template <unsigned kBytes, unsigned kAccess> inline void check_access(void* p, void* pc) {
+    Hot* h = active_hot;
+    if (__builtin_expect(!h, 1)) return;
+    const uintptr_t a = uintptr_t(p);
+    h->accesses++;
+    Cell* cells;
+    size_t offset = a - h->arena_base;
+    if (offset < h->arena_size) cells = h->words;
+    else {
+        offset = a - h->shared.low;
+        if (offset < h->shared.size) cells = h->shared.words;
+        else {
+            if (a - h->stack_low < h->stack_size) return;
+            slow_access(a, kBytes, kAccess, pc);
+            return;
+        }
+    }
+    if (kBytes >= 4 && offset % 4 == 0 && --h->budget > 0) {
+        bool known = true;
+        for (unsigned i = 0; i < (kBytes + 3) / 4; i++)
+            known &= kAccess == kWrite ? write_is_old_news(*h, cells[offset / 4 + i]) : read_is_old_news(*h, cells[offset / 4 + i]);
+        if (known) return;
+    }
+    slow_access(a, kBytes, kAccess, pc);
+}
+
+}  // namespace csim

@@ -1,0 +1,210 @@
+// The state of a running launch: threads, warps, blocks, and what the access hooks need at hand.
+#pragma once
+#include <vector_types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "abi.h"
+#include "arena.h"
+#include "fiber.h"
+#include "shadow.h"
+
+namespace csim {
+
+struct Module;
+struct Warp;
+struct Block;
+
+enum class Wait : uint8_t {
+    not_started,
+    ready,
+    barrier,      // a block barrier
+    warp,         // a warp collective
+    active_mask,  // __activemask: until no other lane of the warp can run
+    grid,         // grid.sync()
+    spin,         // polling memory: others first
+    done,
+};
+
+struct Thread {
+    uint3 index;
+    uint32_t number = 0, lane = 0;   // linear index in the block, index in the warp
+    Warp* warp = nullptr;
+    Block* block = nullptr;
+    void* stack_pointer = nullptr;
+    char* stack = nullptr;
+    Wait wait = Wait::not_started;
+
+    // memory order
+    uint32_t clock = 0;      // see shadow.h
+    uint32_t acquired = 0;   // epochs of other blocks up to this one happened before us
+    uint32_t fenced = 0;     // our epoch at the last __threadfence: what a flag stored now publishes
+
+    // where it waits
+    const char* what = nullptr;
+    int line = 0;
+    void* slot = nullptr;
+    int barrier = 0;
+    void* site = nullptr;        // return address of the waiting call, for reports
+    unsigned result = 0;         // of __activemask
+
+    // polling detection: the last volatile or atomic access that read the same value from the same place
+    uintptr_t poll_address = 0;
+    uint64_t poll_value = 0;
+    uint32_t poll_count = 0;
+
+    uintptr_t recent_atomic = 0;  // the last address this thread used atomically
+    uintptr_t guard_address = 0;  // a plain read of an atomic location, perhaps the prelude of a compare-and-swap loop
+    void* guard_pc = nullptr;
+};
+
+struct Gathering {   // a warp collective that waits for lanes
+    unsigned mask = 0, arrived = 0;
+    csim_warp_exec exec = nullptr;
+    const char* name = nullptr;
+    int line = 0;
+};
+
+struct Warp {
+    Thread* lanes[32];
+    unsigned exist = 0, exited = 0;
+    int runnable = 0;            // lanes that are ready (or running, or not started)
+    uint32_t number = 0;
+    std::vector<Gathering> gatherings;
+    uint32_t floor = 0;          // the clock after the last collective of all live lanes
+    bool irregular = false;      // collectives of odd groups happened: shared read records are too coarse to judge them
+    bool partial = false;        // `known` is in use
+    uint32_t known[32][32];      // known[a][b]: accesses of b with a clock below this happened before a
+};
+
+struct Barrier {
+    uint32_t expected = 0, arrived = 0;   // expected 0: all live threads
+    const char* name = nullptr;
+    int line = 0;
+    int count = 0;
+    bool all = true, any = false;
+    int line_mismatch = 0;
+};
+
+struct StaticShared {   // the running module's __shared__ variables: a piece of thread-local storage and its shadow
+    uintptr_t low = 0;
+    size_t size = 0;
+    Cell* words = nullptr;
+    Cell* bytes = nullptr;
+};
+
+struct Block {
+    uint3 index;
+    uint64_t number = 0;
+    std::vector<Thread> threads;
+    std::vector<Warp> warps;
+    std::vector<Thread*> ready;
+    size_t ready_head = 0;
+    uint32_t started = 0, live = 0;
+    std::vector<uint32_t> order;      // in which threads start, empty when ascending
+    Barrier barriers[16];
+    int reduce_count = 0;
+    bool reduce_all = true, reduce_any = false;
+    uint32_t epoch = 0, begin = 0;    // current and first epoch
+    uint32_t acquired = 0;            // of the threads that ended or passed a barrier
+    uint32_t warp_known[32][32];      // as Warp::known, between warps, from named barriers
+    bool named_barriers = false;
+    uint32_t at_grid = 0, spinning = 0;
+    int slot = 0;                     // which dynamic shared memory
+    bool tainted = false;             // unwritten shared memory was read
+    bool cut = false;                 // sampling: gave up after enough accesses
+    bool resident = false;
+    uint64_t touched_symbols[4] = {}; // static shared arrays used, for the shared memory limit
+    // saved static shared memory while another block runs
+    std::vector<unsigned char> saved_data;
+    std::vector<Cell> saved_words, saved_bytes;
+    bool saved = false;
+    bool saved_has_bytes = false;
+};
+
+struct Pending {   // an unordered write whose effect is judged once it has happened: equal values are no race
+    uintptr_t address = 0;
+    uint8_t bytes = 0;
+    bool flow = false;       // no conflict, but watch for poison arriving in global memory
+    uint64_t old = 0;
+    uint64_t other = 0;      // the record it conflicts with
+    bool other_wrote = false;
+    void* pc = nullptr;
+};
+
+// What the hooks touch on every access. One object; the thread-local pointer to it is set only while device code runs in checked mode.
+struct Hot {
+    uint32_t fast_epoch = 0;      // epoch, or ~0 when every access must take the slow path
+    uint32_t epoch = 0, leaf = 0;
+    uint64_t stamp = 0;           // the record of an access now
+    int64_t budget = INT64_MAX;   // accesses until the block is cut off (sampling)
+    uintptr_t arena_base = 0;
+    size_t arena_size = 0;
+    Cell* words = nullptr;
+    StaticShared shared;
+    uintptr_t stack_low = 0;
+    size_t stack_size = 0;
+    uint32_t launch_begin = 0, block_begin = 0;
+    int pending_count = 0;
+    Pending pending[8];
+    uint64_t accesses = 0;
+};
+
+struct Candidate {   // a plain read that races with atomics: a bug, unless it guards or starts an atomic update
+    void* pc;
+    uintptr_t address;
+    uint64_t other;
+    uint3 block, thread;
+};
+
+struct Launch {
+    const csim_launch_info* info = nullptr;
+    Module* module = nullptr;
+    bool interleaved = false;       // more than one block has been resident: epochs of blocks mix
+    bool failed = false;
+    bool wrote = false;
+    bool any_fence = false;
+    bool sampled = false;
+    uint32_t begin = 0;             // first epoch
+    std::vector<uint32_t> owner;    // block of each epoch since `begin` (kept only once interleaved)
+    std::vector<Candidate> candidates;
+    uint64_t progress = 0;          // writes that changed something, threads that ended: a poll that waits for none of these is stuck
+    size_t shared_bytes = 0;
+    size_t static_limit = 48 << 10;
+    size_t total_limit = 0;
+};
+
+extern Launch* launch;       // the one running, null if none
+extern Thread* current;      // the thread running, null in the scheduler
+extern Hot hot;
+extern bool in_runtime;      // the watchdog must not interrupt now
+extern volatile int stop_requested;
+
+// scheduling (scheduler.cpp)
+void run_grid(Launch& l);
+uint32_t new_epoch(Block& b);
+void wait_here(Wait why);              // leave the running thread until somebody makes it ready
+void make_ready(Thread* t);
+void refresh_hot();                    // after `current`, its clock or its block's epoch changed
+[[noreturn]] void abandon();           // stop the launch from device code
+[[noreturn]] void cut_block();         // stop this block only
+void barrier_thread_exited(Block& b);  // collectives.cpp: an exit may complete a barrier
+void warp_thread_exited(Warp& w);
+bool resolve_active_masks(Block& b);
+bool explain_stall(Block& b, bool grid_waiting);   // files a deadlock or divergence report; true if it did
+
+// checks (check.cpp)
+void settle_pending();
+void settle_candidates(Launch& l);
+bool happened_before(uint64_t record, bool shared);
+
+struct RuntimeSection {   // work the watchdog must not interrupt
+    bool before;
+    RuntimeSection() : before(in_runtime) { in_runtime = true; }
+    ~RuntimeSection() { in_runtime = before; }
+};
+
+}  // namespace csim

@@ -1,0 +1,7 @@
+// <torch/torch.h>: the precompiled prefix stands in for it; the real header is let through where the whole of torch is asked for.
+#pragma once
+#ifdef CRUCIBLE_INSIDE_PREFIX
+#include_next <torch/torch.h>
+#else
+#include "crucible_torch.h"
+#endif

@@ -1,0 +1,153 @@
+"""load_inline on the simulated device: what extensions use works, what load_inline would reject is rejected."""
+
+FEATURES = '''
+cuda = r"""
+#include <torch/extension.h>
+#include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAException.h>
+#include <cuda_fp16.h>
+#include <vector>
+#define CHECK_CUDA(x) TORCH_CHECK(x.is_cuda(), #x " must be a CUDA tensor")
+#define DIV(a, b) (((a) + (b) - 1) / (b))
+__constant__ float c_scale[2];
+namespace {
+template <typename scalar_t>
+__global__ void __launch_bounds__(256) scale(
+    torch::PackedTensorAccessor32<scalar_t, 2, torch::RestrictPtrTraits> x,
+    torch::PackedTensorAccessor32<scalar_t, 2, torch::RestrictPtrTraits> y) {
+  const int r = blockIdx.y * blockDim.y + threadIdx.y, c = blockIdx.x * blockDim.x + threadIdx.x;
+  if (r < x.size(0) && c < x.size(1)) y[r][c] = x[r][c] * static_cast<scalar_t>(c_scale[0]);
+}
+}  // namespace
+template <typename T, int BLOCK>
+__global__ void rowsum(const T* __restrict__ x, T* out, int n) {
+  extern __shared__ __align__(sizeof(T)) unsigned char raw[];
+  T* s = reinterpret_cast<T*>(raw);
+  __shared__ T total[1];
+  T v = 0;
+  for (int i = threadIdx.x; i < n; i += BLOCK) v += x[(int64_t)blockIdx.x * n + i];
+  s[threadIdx.x] = v;
+  __syncthreads();
+  for (int o = BLOCK / 2; o >= 32; o >>= 1) {
+    if (threadIdx.x < o) s[threadIdx.x] += s[threadIdx.x + o];
+    __syncthreads();
+  }
+  v = threadIdx.x < 32 ? s[threadIdx.x] : T(0);
+  #pragma unroll
+  for (int o = 16; o > 0; o /= 2) v += __shfl_down_sync(0xffffffff, v, o);
+  if (threadIdx.x == 0) total[0] = v;
+  __syncthreads();
+  if (threadIdx.x == 0) atomicAdd(out + blockIdx.x, total[0]);
+}
+template <typename T>
+__global__ void deduced(T* p, float k, int64_t n) { CUDA_KERNEL_LOOP(i, n) p[i] = max(p[i], T(k)) + min(0, 1); }
+std::vector<torch::Tensor> run(const at::Tensor& x) {
+  CHECK_CUDA(x);
+  TORCH_CHECK(x.device().is_cuda() && x.device().type() == torch::kCUDA);
+  const at::cuda::OptionalCUDAGuard device_guard(device_of(x));
+  auto y = torch::empty_like(x);
+  auto o = torch::zeros({x.size(0)}, torch::TensorOptions().dtype(x.dtype()).device(torch::kCUDA));
+  float h[2] = {3.f, 0.f};
+  AT_CUDA_CHECK(cudaMemcpyToSymbol(c_scale, h, sizeof(h)));
+  dim3 blockDim(16, 16), gridDim(DIV(x.size(1), 16), DIV(x.size(0), 16));
+  cudaStream_t stream = at::cuda::getCurrentCUDAStream().stream();
+  AT_DISPATCH_FLOATING_TYPES_AND_HALF(x.scalar_type(), "scale", ([&] {
+    scale<scalar_t><<<gridDim, blockDim, 0, stream>>>(
+        x.packed_accessor32<scalar_t, 2, torch::RestrictPtrTraits>(),
+        y.packed_accessor32<scalar_t, 2, torch::RestrictPtrTraits>());
+  }));
+  C10_CUDA_KERNEL_LAUNCH_CHECK();
+  AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "rowsum", [&] {
+    constexpr int B = 128;
+    rowsum<scalar_t, B><<<x.size(0), B, B * sizeof(scalar_t), at::cuda::getCurrentCUDAStream()>>>(
+        y.data_ptr<scalar_t>(), o.data_ptr<scalar_t>(), x.size(1));
+    deduced<<<static_cast<int>(DIV(y.numel(), 256)), 256>>>(y.data_ptr<scalar_t>(), 0.f, y.numel());
+  });
+  cudaError_t err = cudaGetLastError();
+  if (err != cudaSuccess) throw std::runtime_error(cudaGetErrorString(err));
+  return {y, o};
+}
+void bad(torch::Tensor x) { deduced<<<1, 2048>>>(x.data_ptr<float>(), 0.f, x.numel()); C10_CUDA_KERNEL_LAUNCH_CHECK(); }
+void past(torch::Tensor x) { deduced<<<1, 64>>>(x.data_ptr<float>(), 0.f, x.numel() + 3); }
+"""
+from torch.utils.cpp_extension import load_inline
+ext = load_inline(
+    name="features",
+    cpp_sources=["std::vector<torch::Tensor> run(const at::Tensor& x); void bad(torch::Tensor x); void past(torch::Tensor x);"],
+    cuda_sources=[cuda], functions=["run", "bad", "past"], extra_cuda_cflags=["-O3", "--use_fast_math"])
+for dtype in (torch.float32, torch.float64):
+    x = torch.randn(37, 211, device="cuda", dtype=dtype)
+    y, o = ext.run(x)
+    assert torch.allclose(y, (3 * x).clamp_min(0)) and torch.allclose(o, 3 * x.sum(1), atol=1e-4), dtype
+assert device.reports() == [], device.reports()
+assert [l["kernel"].split("<")[0] for l in device.launches()[:3]] == ["scale", "rowsum", "deduced"]
+try:
+    ext.run(torch.randn(3, 3))
+except RuntimeError as error:
+    assert "x must be a CUDA tensor" in str(error)
+else:
+    raise AssertionError("a CPU tensor passed for a CUDA one")
+try:
+    ext.bad(torch.zeros(4).cuda())
+except RuntimeError as error:
+    assert "invalid configuration" in str(error), error
+else:
+    raise AssertionError("a launch of 2048 threads was accepted")
+device.reset()
+try:
+    ext.past(torch.zeros(32).cuda())
+except RuntimeError as error:
+    assert "crucible-sim" in str(error)
+else:
+    raise AssertionError("an out-of-bounds access went unnoticed")
+(report,) = device.reports()
+assert report["code"] == "out_of_bounds" and report["kernel"].startswith("deduced") and report["tensor"] == "x", report
+source = open(__file__).read().splitlines()
+assert "CUDA_KERNEL_LOOP" in source[report["line"] - 1], report
+'''
+
+
+def test_what_extensions_use(run_on_device):
+    run_on_device(FEATURES)
+
+
+def test_compile_error_names_the_line_of_the_file(run_on_device):
+    run_on_device('''
+        from crucible.build import BuildError
+        from torch.utils.cpp_extension import load_inline
+        cuda = """
+        __global__ void k(float* p) { p[0] = 1 }
+        void f(torch::Tensor x) { k<<<1, 1>>>(x.data_ptr<float>()); }
+        """
+        try:
+            load_inline(name="typo", cpp_sources="void f(torch::Tensor x);", cuda_sources=cuda, functions=["f"])
+        except BuildError as error:
+            assert error.kind == "compile_error" and error.file == "script.py", vars(error)
+            assert "p[0] = 1 }" in error.source_line, vars(error)
+            assert len(str(error)) < 400
+        else:
+            raise AssertionError("a typo compiled")
+    ''')
+
+
+def test_misuse_is_rejected_with_a_remedy(run_on_device):
+    run_on_device('''
+        from crucible.build import BuildError
+        from torch.utils.cpp_extension import load_inline
+        kernel = "__global__ void k(float* p) { p[0] = 1; }\\nvoid f(torch::Tensor x) { k<<<1, 1>>>(x.data_ptr<float>()); }\\n"
+        module = 'PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("f", &f); }\\n'
+        wrong = {
+            "__global__ kernel": dict(cpp_sources="void k(float* p);", cuda_sources=kernel, functions=["k"]),
+            "does not declare": dict(cpp_sources="", cuda_sources=kernel, functions=["f"]),
+            "PYBIND11_MODULE": dict(cpp_sources="void f(torch::Tensor x);", cuda_sources=kernel + module, functions=["f"]),
+            "binds no function": dict(cpp_sources="void f(torch::Tensor x);", cuda_sources=kernel),
+        }
+        for words, arguments in wrong.items():
+            try:
+                load_inline(name="misuse", **arguments)
+            except BuildError as error:
+                assert error.kind == "load_inline_misuse" and words in str(error) and error.hint, (words, str(error))
+            else:
+                raise AssertionError(words)
+    ''')
