@@ -88,7 +88,7 @@ def doctor() -> None:
     except ImportError:
         typer.echo("crucible doctor is not available", err=True)
         raise typer.Exit(2) from None
-    raise typer.Exit(int(module.main() or 0))
+    raise typer.Exit(int(module.run()))
 
 
 def main() -> None:

@@ -1,5 +1,6 @@
 """The build cache: published whole or not at all, once."""
 
+import os
 import threading
 
 import pytest
@@ -59,3 +60,11 @@ def test_two_threads_build_one_entry():
     for t in threads:
         t.join()
     assert len(calls) == 1
+
+
+def test_only_the_newest_are_kept():
+    for age, name in enumerate("abcd"):
+        place = cache.entry("big", name, lambda folder: None)
+        os.utime(place, (age, age))
+    cache.keep_newest("big", 2)
+    assert [cache.entry_path("big", name).exists() for name in "abcd"] == [False, False, True, True]

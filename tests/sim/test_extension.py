@@ -151,3 +151,39 @@ def test_misuse_is_rejected_with_a_remedy(run_on_device):
             else:
                 raise AssertionError(words)
     ''')
+
+
+def test_side_streams_and_dropped_launches(run_on_device):
+    run_on_device('''
+        from torch.utils.cpp_extension import load_inline
+        ext = load_inline(name="one", cpp_sources="void one(torch::Tensor x);", functions=["one"], cuda_sources="""
+        #include <ATen/cuda/CUDAContext.h>
+        __global__ void k(float* p) { p[threadIdx.x] = 1; }
+        void one(torch::Tensor x) { k<<<1, 4, 0, at::cuda::getCurrentCUDAStream()>>>(x.data_ptr<float>()); }
+        """)
+        x = torch.zeros(4, device="cuda")
+        side = torch.cuda.Stream()
+
+        def pending():
+            return [launch["pending"] for launch in device.launches()]
+
+        ext.one(x); assert pending() == [False]
+        device.reset()
+        with torch.cuda.stream(side):
+            ext.one(x)
+        assert pending() == [True]                       # nobody waited
+        torch.cuda.current_stream().wait_stream(side)
+        assert pending() == [False]
+        with torch.cuda.stream(side):
+            ext.one(x)
+        event = torch.cuda.Event(); event.record(side); event.synchronize()
+        assert pending() == [False, False]
+        with torch.cuda.stream(side):
+            ext.one(x)
+        torch.cuda.synchronize(); assert not any(pending())
+
+        x.zero_(); device.reset(); device.configure(drop_launches=True); ext.one(x)
+        assert x.sum().item() == 0 and len(device.launches()) == 1
+        device.configure(drop_launches=False); ext.one(x)
+        assert x.sum().item() == 4
+    ''')

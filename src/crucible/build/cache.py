@@ -70,3 +70,11 @@ def entry(kind: str, key: str, build: Callable[[Path], None]) -> Path:
             shutil.rmtree(scratch, ignore_errors=True)
             raise
     return place
+
+
+def keep_newest(kind: str, count: int) -> None:
+    """Drop all but the ``count`` most recently used entries of a kind (for entries that are large and soon out of date)."""
+    folder = cache_dir() / kind
+    entries = sorted((p for p in folder.iterdir() if not p.name.startswith(".")), key=lambda p: p.stat().st_mtime)
+    for old in entries[: max(0, len(entries) - count)]:
+        shutil.rmtree(old, ignore_errors=True)

@@ -105,8 +105,9 @@ def _drop_comments_and_headers(view: DeviceSource, host: list[_Chunk], source: s
     def include(match: re.Match[str]) -> str:
         if _DROPPED_HEADERS.match(match[1]):
             return _blank(match[0])
-        view.headers.append(match[1])
-        return match[0]
+        name = "cub/cub.cuh" if match[1].startswith("cub/") else match[1]  # ours is one file
+        view.headers.append(name)
+        return match[0].replace(match[1], name)
 
     view.text = _INCLUDE.sub(include, view.text)
 

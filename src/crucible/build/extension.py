@@ -21,6 +21,7 @@ from crucible.build.runtime import DEVICE_FLAGS, LINK_FLAGS, runtime_library
 
 SIM = Path(__file__).resolve().parent.parent / "sim"
 TORCH_GLUE = SIM / "torch"
+PRECOMPILED_KEPT = 4  # half a gigabyte each; one a flavour and version in use
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,11 @@ def precompiled_header(flavour: Flavour = LEAN, timeout: float = 600.0) -> Path:
             raise BuildError("compile_error", "the simulator's own headers do not compile here", log=log)
 
     key = cache.content_key(*DEVICE_FLAGS, *flavour.defines, *_versions(), *_header_texts())
-    return cache.entry("pch", key, build)
+    known = cache.entry_path("pch", key).is_dir()
+    place = cache.entry("pch", key, build)
+    if not known:
+        cache.keep_newest("pch", PRECOMPILED_KEPT)
+    return place
 
 
 def glue_library(timeout: float = 600.0) -> Path:

@@ -49,6 +49,7 @@ def install(*, capability: tuple[int, int] = (9, 0)) -> None:
     _declare(_runtime)
     _glue = ctypes.CDLL(str(glue_library()), mode=ctypes.RTLD_GLOBAL)
     _glue.crucible_device_ops.restype = ctypes.c_char_p
+    _glue.crucible_current_stream.restype = ctypes.c_void_p
     _glue.crucible_device_install()
     configure(compute_capability=capability[0] * 10 + capability[1])
 
@@ -63,6 +64,8 @@ def install(*, capability: tuple[int, int] = (9, 0)) -> None:
 def _declare(runtime: ctypes.CDLL) -> None:
     runtime.csim_reports.restype = ctypes.c_char_p
     runtime.csim_launches.restype = ctypes.c_char_p
+    runtime.csim_pending_streams.restype = ctypes.c_char_p
+    runtime.csim_pending_streams.argtypes = [ctypes.c_void_p]
     runtime.csim_configure.argtypes = [ctypes.c_char_p]
     for name in ("csim_first_uninitialised", "csim_count_uninitialised"):
         getattr(runtime, name).restype = ctypes.c_long
@@ -88,8 +91,12 @@ def reports() -> list[dict[str, Any]]:
 
 
 def launches() -> list[dict[str, Any]]:
-    """Every kernel launch since the last reset."""
-    found: list[dict[str, Any]] = json.loads(_installed()[0].csim_launches())
+    """Every kernel launch since the last reset; ``pending`` marks those on a side stream that nobody has waited for."""
+    runtime, glue = _installed()
+    found: list[dict[str, Any]] = json.loads(runtime.csim_launches())
+    pending = {row["stream"] for row in json.loads(runtime.csim_pending_streams(glue.crucible_current_stream()))}
+    for launch in found:
+        launch["pending"] = launch["stream"] in pending
     return found
 
 

@@ -83,6 +83,14 @@ struct alignas(2) BFloat16 {
   __device__ operator float() const { return __bfloat162float(__ushort_as_bfloat16(x)); }
   __device__ operator __nv_bfloat16() const { return __ushort_as_bfloat16(x); }
 };
+#define CRUCIBLE_COMPARE(T, op)                                                                   \
+  __device__ inline bool operator op(T a, T b) { return float(a) op float(b); }                   \
+  __device__ inline bool operator op(T a, float b) { return float(a) op b; }                      \
+  __device__ inline bool operator op(float a, T b) { return a op float(b); }                      \
+  __device__ inline bool operator op(T a, double b) { return float(a) op b; }                     \
+  __device__ inline bool operator op(double a, T b) { return a op float(b); }                     \
+  __device__ inline bool operator op(T a, int b) { return float(a) op float(b); }                 \
+  __device__ inline bool operator op(int a, T b) { return float(a) op float(b); }
 #define CRUCIBLE_ARITHMETIC(T)                                                                    \
   __device__ inline T operator+(T a, T b) { return T(float(a) + float(b)); }                      \
   __device__ inline T operator-(T a, T b) { return T(float(a) - float(b)); }                      \
@@ -104,10 +112,13 @@ struct alignas(2) BFloat16 {
   __device__ inline T operator+(T a, int b) { return a + T(float(b)); }                           \
   __device__ inline T operator-(T a, int b) { return a - T(float(b)); }                           \
   __device__ inline T operator*(T a, int b) { return a * T(float(b)); }                           \
-  __device__ inline T operator/(T a, int b) { return a / T(float(b)); }
+  __device__ inline T operator/(T a, int b) { return a / T(float(b)); }                           \
+  CRUCIBLE_COMPARE(T, <) CRUCIBLE_COMPARE(T, >) CRUCIBLE_COMPARE(T, <=) CRUCIBLE_COMPARE(T, >=)   \
+  CRUCIBLE_COMPARE(T, ==) CRUCIBLE_COMPARE(T, !=)
 CRUCIBLE_ARITHMETIC(Half)
 CRUCIBLE_ARITHMETIC(BFloat16)
 #undef CRUCIBLE_ARITHMETIC
+#undef CRUCIBLE_COMPARE
 
 namespace cuda { namespace compat {
 #define CRUCIBLE_COMPAT(name)                                          \

@@ -67,6 +67,7 @@ bool own_epoch(uint32_t e) {
 bool same_epoch_order(uint64_t record) {
     const uint32_t node = node_of(record), clock = clock_of(record);
     if (node == hot.leaf) return true;
+    if (current->acquired >= hot.epoch) return true;   // a flag or lock within the block
     const Warp& w = *current->warp;
     const Block& b = *current->block;
     if (node_depth(node) >= 5 && node >> (node_depth(node) - 5) == hot.leaf >> 5) {   // all in our warp
@@ -99,7 +100,8 @@ bool ordered(uint64_t record, Space space) {
     }
     const uint32_t acquired = std::max(current->acquired, current->block->acquired);
     const bool own = own_epoch(e);
-    if (record & kManyBlocks && !(acquired >= e || (own && acquired + 1 >= hot.block_begin))) return false;
+    // Which epochs the other blocks had is lost; a flag from the block that ran just before us is taken to cover them all.
+    if (record & kManyBlocks && !(acquired >= e || (own && acquired >= current->block->previous_begin))) return false;
     if (own) return e != hot.epoch || same_epoch_order(record);
     return e <= acquired;
 }
@@ -417,8 +419,7 @@ bool locate_static_shared(Request& q) {
         return true;
     }
     const SharedSymbol* before = s ? s : launch->module->symbol_before(offset);
-    if (!before) return false;
-    // Other thread-local variables of the module lie here too; only what directly follows a shared array counts as an overrun.
+    if (!before || launch->module->other_thread_local(offset)) return false;
     Finding f;
     f.code = "out_of_bounds";
     f.pc = q.pc;

@@ -1,7 +1,5 @@
-// The CUDA runtime API: devices, streams, events, function attributes, launches by address. Everything is synchronous, so streams and
-// events only have to exist.
+// The CUDA runtime API: devices, function attributes, launches by address. (Streams and events: streams.cpp; memory: cuda_memory.cpp.)
 #include <cuda_runtime_api.h>
-#include <time.h>
 
 #include <cstdio>
 #include <cstring>
@@ -16,12 +14,6 @@ using namespace csim;
 namespace {
 cudaError_t fail(cudaError_t e) { return set_last_error(e); }
 cudaError_t state() { return sticky_error(); }
-
-struct Event {
-    timespec at;
-    bool recorded;
-};
-uintptr_t next_stream = 0x1000;
 }  // namespace
 
 extern "C" {
@@ -35,7 +27,6 @@ cudaError_t cudaGetDevice(int* device) {
     return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int device) { return device == 0 ? cudaSuccess : fail(cudaErrorInvalidDevice); }
-cudaError_t cudaDeviceSynchronize(void) { return state(); }
 cudaError_t cudaDeviceReset(void) { return cudaSuccess; }
 cudaError_t cudaDeviceSetLimit(cudaLimit, size_t) { return cudaSuccess; }
 cudaError_t cudaDeviceGetLimit(size_t* value, cudaLimit) {
@@ -175,61 +166,5 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* c, const void* f, void
         if (c->attrs[i].id == cudaLaunchAttributeClusterDimension) return fail(cudaErrorNotSupported);
     }
     return launch_erased(f, c->gridDim, c->blockDim, args, c->dynamicSmemBytes, c->stream, cooperative);
-}
-
-cudaError_t cudaStreamCreate(cudaStream_t* s) {
-    *s = reinterpret_cast<cudaStream_t>(next_stream += 16);
-    return cudaSuccess;
-}
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned) { return cudaStreamCreate(s); }
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t* s, unsigned, int) { return cudaStreamCreate(s); }
-cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return state(); }
-cudaError_t cudaStreamQuery(cudaStream_t) { return state(); }
-cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
-cudaError_t cudaStreamGetPriority(cudaStream_t, int* p) {
-    *p = 0;
-    return cudaSuccess;
-}
-cudaError_t cudaStreamGetFlags(cudaStream_t, unsigned* f) {
-    *f = 0;
-    return cudaSuccess;
-}
-cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
-    *status = cudaStreamCaptureStatusNone;
-    return cudaSuccess;
-}
-cudaError_t cudaStreamAddCallback(cudaStream_t s, cudaStreamCallback_t f, void* data, unsigned) {
-    f(s, state(), data);
-    return cudaSuccess;
-}
-cudaError_t cudaLaunchHostFunc(cudaStream_t, cudaHostFn_t f, void* data) {
-    f(data);
-    return cudaSuccess;
-}
-
-cudaError_t cudaEventCreate(cudaEvent_t* e) {
-    *e = reinterpret_cast<cudaEvent_t>(new Event{});
-    return cudaSuccess;
-}
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* e, unsigned) { return cudaEventCreate(e); }
-cudaError_t cudaEventDestroy(cudaEvent_t e) {
-    delete reinterpret_cast<Event*>(e);
-    return cudaSuccess;
-}
-cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t) {
-    Event* event = reinterpret_cast<Event*>(e);
-    clock_gettime(CLOCK_MONOTONIC, &event->at);
-    event->recorded = true;
-    return state();
-}
-cudaError_t cudaEventRecordWithFlags(cudaEvent_t e, cudaStream_t s, unsigned) { return cudaEventRecord(e, s); }
-cudaError_t cudaEventSynchronize(cudaEvent_t) { return state(); }
-cudaError_t cudaEventQuery(cudaEvent_t) { return state(); }
-cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
-    const Event *a = reinterpret_cast<Event*>(from), *b = reinterpret_cast<Event*>(to);
-    if (!a->recorded || !b->recorded) return fail(cudaErrorInvalidResourceHandle);
-    *ms = float(double(b->at.tv_sec - a->at.tv_sec) * 1e3 + double(b->at.tv_nsec - a->at.tv_nsec) * 1e-6);
-    return cudaSuccess;
 }
 }

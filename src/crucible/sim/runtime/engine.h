@@ -109,6 +109,7 @@ struct Block {
     int reduce_count = 0;
     bool reduce_all = true, reduce_any = false;
     uint32_t epoch = 0, begin = 0;    // current and first epoch
+    uint32_t previous_begin = 0;      // first epoch of the block that started before this one
     uint32_t acquired = 0;            // of the threads that ended or passed a barrier
     uint32_t warp_known[32][32];      // as Warp::known, between warps, from named barriers
     bool named_barriers = false;

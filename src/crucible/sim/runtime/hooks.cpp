@@ -37,13 +37,17 @@ void __tsan_func_exit(void) {}
 static inline bool shared_address(uintptr_t a) {
     return a - hot.shared.low < hot.shared.size || a - hot.arena_base < Arena::kSharedZone;
 }
+static inline bool plausible(uintptr_t a) {   // may it be dereferenced before it has been checked?
+    return a - hot.shared.low < hot.shared.size || a - hot.arena_base < hot.arena_size;
+}
 static void volatile_read(void* p, size_t n, void* pc) {
     if (!active_hot) return;
     if (stacks.contains(uintptr_t(p))) return;
     hot.accesses++;
     hot.budget--;
+    // The check comes last: it looks at what has been published to us, and others may run while we poll.
+    if (plausible(uintptr_t(p))) csim_volatile_read(p, n);
     slow_access(uintptr_t(p), n, shared_address(uintptr_t(p)) ? kRead : kAtomicAccess, pc);
-    csim_volatile_read(p, n);
 }
 static void volatile_write(void* p, size_t n, void* pc) {
     if (!active_hot) return;

@@ -14,6 +14,7 @@
 #include "modules.h"
 #include "overflow.h"
 #include "report.h"
+#include "streams.h"
 #include "watchdog.h"
 
 namespace csim {
@@ -121,6 +122,12 @@ int run_launch(const csim_launch_info& info) {
         entry.error = cudaGetErrorString(refused.error);
         entry.code = refused.code;
         entry.detail = refused.detail;
+        if (log_entries.size() < kLogLimit) log_entries.push_back(std::move(entry));
+        return 0;
+    }
+
+    note_stream_work(info.stream, entry.kernel);
+    if (config.drop_launches) {
         if (log_entries.size() < kLogLimit) log_entries.push_back(std::move(entry));
         return 0;
     }

@@ -95,13 +95,13 @@ void read_shared_symbols(Module& m) {
                 const char* names = file + sections[sections[i].sh_link].sh_offset;
                 for (size_t s = 0; s < sections[i].sh_size / sizeof(ElfW(Sym)); s++) {
                     if (ELF64_ST_TYPE(symbols[s].st_info) != STT_TLS || !symbols[s].st_size || symbols[s].st_shndx == SHN_UNDEF) continue;
-                    std::string mangled = names + symbols[s].st_name;
-                    if (mangled.rfind("_ZZ", 0) != 0) continue;   // only variables of functions
-                    std::string full = demangle(mangled);
-                    size_t split = last_scope(full);
-                    if (split == std::string::npos) continue;
-                    std::string function = full.substr(0, split);
-                    if (library_scope(function)) continue;
+                    const std::string mangled = names + symbols[s].st_name, full = demangle(mangled);
+                    const size_t split = last_scope(full);
+                    const std::string function = split == std::string::npos ? "" : full.substr(0, split);
+                    if (mangled.rfind("_ZZ", 0) != 0 || function.empty() || library_scope(function)) {   // not a variable of a kernel
+                        m.others.push_back({symbols[s].st_value, symbols[s].st_value + symbols[s].st_size});
+                        continue;
+                    }
                     m.shared.push_back({symbols[s].st_value, symbols[s].st_size, full.substr(split + 2), function});
                 }
             }
@@ -174,6 +174,11 @@ void Module::poison_shared(uintptr_t low, int byte) const {
 const SharedSymbol* Module::symbol_before(size_t offset) const {
     auto it = std::upper_bound(shared.begin(), shared.end(), offset, [](size_t o, const SharedSymbol& s) { return o < s.offset; });
     return it == shared.begin() ? nullptr : &*std::prev(it);
+}
+bool Module::other_thread_local(size_t offset) const {
+    for (const auto& range : others)
+        if (offset >= range.first && offset < range.second) return true;
+    return false;
 }
 const SharedSymbol* Module::symbol_at(size_t offset) const {
     const SharedSymbol* s = symbol_before(offset);

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "shadow.h"
@@ -27,6 +28,7 @@ struct Module {
     size_t tls_id = 0;
     std::vector<Segment> segments;
     std::vector<SharedSymbol> shared;             // sorted by offset
+    std::vector<std::pair<size_t, size_t>> others;   // [from, to) of other thread-local variables: initialisation guards, libraries
     size_t shared_low = 0, shared_high = 0;       // the range of TLS offsets they span
     Cell* words = nullptr;                        // shadow of that range
     Cell* bytes = nullptr;
@@ -35,6 +37,7 @@ struct Module {
     void poison_shared(uintptr_t low, int byte) const;
     const SharedSymbol* symbol_at(size_t offset) const;    // null: between two arrays
     const SharedSymbol* symbol_before(size_t offset) const;
+    bool other_thread_local(size_t offset) const;
 
     static Module* of(const void* address);       // the module that holds this code or data; null if none
 };

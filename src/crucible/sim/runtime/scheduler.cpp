@@ -30,6 +30,7 @@ Block* active = nullptr;                       // whose static shared memory is 
 std::vector<std::unique_ptr<Block>> residents;
 std::vector<std::unique_ptr<Block>> spare;     // finished blocks, reused with their vectors
 uint32_t epochs = 1;                           // the process-wide epoch counter; 0 is "never"
+uint32_t epochs_of_last_start = 0;
 uint64_t random_state;
 constexpr size_t kResidentThreads = StackPool::kCount - 2048;
 
@@ -222,7 +223,9 @@ void start_block(Block& b, uint64_t number) {
     b.tainted = b.cut = b.saved = false;
     b.resident = true;
     memset(b.touched_symbols, 0, sizeof b.touched_symbols);
+    b.previous_begin = epochs_of_last_start;
     b.begin = new_epoch(b);
+    epochs_of_last_start = b.begin;
     activate(b);
     const int poison = config.poison_byte();
     if (launch->module) launch->module->poison_shared(hot.shared.low, poison);
@@ -369,6 +372,7 @@ void run_grid(Launch& l) {
     blockDim = {info.block[0], info.block[1], info.block[2]};
     l.begin = epochs + 1;
     hot.launch_begin = l.begin;
+    epochs_of_last_start = l.begin;
     hot.pending_count = 0;
     active = nullptr;
     const size_t threads = size_t(info.block[0]) * info.block[1] * info.block[2];
