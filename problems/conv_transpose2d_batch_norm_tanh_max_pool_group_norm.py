@@ -7,9 +7,7 @@ import torch.nn as nn
 class Model(nn.Module):
     def __init__(self, in_channels, out_channels, kernel_size, stride, padding, groups, num_groups):
         super().__init__()
-        self.conv_transpose = nn.ConvTranspose2d(
-            in_channels, out_channels, kernel_size, stride=stride, padding=padding
-        )
+        self.conv_transpose = nn.ConvTranspose2d(in_channels, out_channels, kernel_size, stride=stride, padding=padding)
         self.batch_norm = nn.BatchNorm2d(out_channels)
         self.tanh = nn.Tanh()
         self.max_pool = nn.MaxPool2d(kernel_size=2, stride=2)

@@ -37,7 +37,7 @@ else
 fi
 
 export PIP_CONSTRAINT="$PWD/$constraints" PIP_DISABLE_PIP_VERSION_CHECK=1
-pip=(.venv/bin/python -m pip install --quiet ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"})
+pip=(.venv/bin/python -m pip install --quiet --quiet ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"})
 pin=$(grep -E '^torch==' "$constraints" || true)
 if [ -n "$pin" ] && ! .venv/bin/python -c 'import torch' 2>/dev/null; then
     if has_gpu; then

@@ -77,12 +77,12 @@ def devices(findings: list[Finding]) -> list[str]:
     return [name for name, area in (("sim", "simulator"), ("cuda", "gpu")) if sound(area)]  # type: ignore[arg-type]
 
 
-# ---- the basis -----------------------------------------------------------------------------------------------------
+# ---- the basis ----------------------------------------------------------------------------------------------------
 
 
 def check_python() -> Finding:
     version = platform.python_version()
-    if sys.version_info < (3, 10):
+    if sys.version_info < (3, 10):  # noqa: UP036 - run from a checkout, by whatever Python there is
         return Finding("Python", "missing", version, "use Python 3.10 or later")
     if sys.platform != "linux":
         return Finding("Python", "missing", f"{version} on {sys.platform}", "only Linux is supported")
@@ -146,8 +146,9 @@ def check_sandbox() -> Finding:
 
     with tempfile.TemporaryDirectory(prefix="crucible-doctor-") as folder:
         limits = Limits(wall_s=20, memory_bytes=GIB)
+        sleeper = [sys.executable, "-c", "import time; time.sleep(20)"]
         try:
-            with Child([sys.executable, "-c", "import time; time.sleep(20)"], scratch=Path(folder), limits=limits) as child:
+            with Child(sleeper, scratch=Path(folder), limits=limits) as child:
                 walls = child.isolation
         except (ChildDied, OSError) as error:
             return Finding("sandbox", "missing", f"a child process could not be started: {error}", "please report this")
@@ -162,9 +163,12 @@ def check_sandbox() -> Finding:
     return Finding("sandbox", "ok", detail)
 
 
-# ---- the simulator -------------------------------------------------------------------------------------------------
+# ---- the simulator ------------------------------------------------------------------------------------------------
 
-_PROGRAM = "#include <vector>\ntemplate <class T> concept Any = true;\nint f(Any auto x) { return std::vector<int>(x).size(); }\n"
+_PROGRAM = """#include <vector>
+template <class T> concept Any = true;
+int f(Any auto x) { return std::vector<int>(x).size(); }
+"""
 
 
 def check_compiler() -> Finding:
@@ -219,7 +223,7 @@ def check_simulator_torch() -> Finding:
     return Finding("simulator", "ok", "the CPU build of torch can carry the simulated device", area="simulator")
 
 
-# ---- the GPU -------------------------------------------------------------------------------------------------------
+# ---- the GPU ------------------------------------------------------------------------------------------------------
 
 
 def check_gpu() -> Finding:
@@ -235,7 +239,8 @@ def check_gpu() -> Finding:
         detail = f"{p.name}, {p.total_memory / GIB:.0f} GiB, compute capability {p.major}.{p.minor}{more}"
         return Finding("GPU", "ok", detail, area=area)
     if present and torch.version.cuda is None:
-        return Finding("GPU", "missing", "there is one, but torch is a CPU build", "install a CUDA build of torch", area)
+        fix = "install a CUDA build of torch"
+        return Finding("GPU", "missing", "there is one, but torch is a CPU build", fix, area)
     if present:
         return Finding("GPU", "missing", "there is one, but torch cannot use it", "see the driver below", area)
     return Finding("GPU", "missing", "none found", "--device sim needs none", area)
@@ -293,7 +298,7 @@ def check_nvrtc() -> Finding:
     return Finding("NVRTC", "ok", detail, area="extra")
 
 
-# ---- showing -------------------------------------------------------------------------------------------------------
+# ---- showing ------------------------------------------------------------------------------------------------------
 
 _MARKS = {"ok": "[green]ok[/]", "warning": "[yellow]weak[/]", "missing": "[red]missing[/]"}
 _TITLES = {"basis": "Basis", "simulator": "For --device sim", "gpu": "For --device cuda", "extra": "For --arch all"}

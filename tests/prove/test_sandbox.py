@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 import time
@@ -429,3 +430,76 @@ def test_around_covers_everything_but_the_hidden(tmp_path: Path) -> None:
 def test_nearest_is_the_innermost() -> None:
     assert namespaces.nearest("/a/b/c", ["/a", "/a/b", "/z"]) == "/a/b"
     assert namespaces.nearest("/ab", ["/a"]) is None
+
+
+@pytest.mark.parametrize("level", ["all walls", "no namespaces"])
+def test_folders_in_shared_memory(start: Start, tmp_path: Path, level: str) -> None:
+    """The child has a /dev/shm of its own; folders of the parent's that it was given are there all the same."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+        shared = Path(name)
+        for folder in ("given", "taken", "hidden", "other"):
+            (shared / folder).mkdir()
+            (shared / folder / "file").write_text(folder)
+        child = start(readable=[shared / "given"], writable=[shared / "taken"], hidden=[shared / "hidden"],
+                      without=LEVELS[level])  # fmt: skip
+        assert run(child, f"result = open({str(shared / 'given' / 'file')!r}).read()") == "given"
+        run(child, f"open({str(shared / 'taken' / 'new')!r}, 'w').write('x')")
+        assert (shared / "taken" / "new").read_text() == "x"
+        assert error_of(child, f"open({str(shared / 'given' / 'new')!r}, 'w')") in ("PermissionError", "OSError")
+        assert error_of(child, f"open({str(shared / 'hidden' / 'file')!r})") in ("PermissionError", "FileNotFoundError")
+        assert sorted(os.listdir(shared / "given")) == ["file"]
+        if level == "all walls":
+            assert error_of(child, f"open({str(shared / 'other' / 'file')!r})") == "FileNotFoundError"
+            assert f"tried to write {shared / 'given' / 'new'}" in child.violations
+            assert run(child, "import multiprocessing; multiprocessing.Lock(); result = 3") == 3
+
+
+def test_loopback_on_request(start: Start) -> None:
+    child = start(loopback=True)
+    if child.isolation["network"] != "namespace":
+        pytest.skip("no network namespace on this machine")
+    code = """
+        import socket
+        server = socket.create_server(("127.0.0.1", 0))
+        client = socket.create_connection(server.getsockname(), timeout=2)
+        server.accept()[0].sendall(b"hello")
+        result = client.recv(5).decode()
+    """
+    assert run(child, code) == "hello"
+    assert child.violations == []
+    assert error_of(child, "import socket; socket.create_connection(('192.0.2.1', 80), timeout=1)") != ""
+    assert child.violations == ["tried to open a network connection to 192.0.2.1:80"]
+
+
+def test_a_gpu_process_may_name_its_threads_and_no_more(start: Start) -> None:
+    child = start(gpu=True)
+    if child.isolation["hidden"] != "mount namespace":
+        pytest.skip("no mount namespace on this machine")
+    code = """
+        import os
+        name = f"/proc/self/task/{os.getpid()}/comm"
+        open(name, "w").write("renamed")
+        result = open(name).read().strip()
+    """
+    assert run(child, code) == "renamed"
+    for path in ("/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger", "/proc/sys/vm/drop_caches"):
+        if os.path.exists(path):
+            assert error_of(child, f"open({path!r}, 'r+')") in ("PermissionError", "OSError")
+
+
+def test_a_program_without_a_protocol_is_waited_for(tmp_path: Path) -> None:
+    secret = tmp_path / "secret.txt"
+    secret.write_text("42")
+    limits = Limits(20, 256 * MIB)
+
+    def shell(command: str, timeout: float | None = None) -> tuple[int, str]:
+        with Child(["sh", "-c", command], scratch=tmp_path / "s", hidden=[secret], limits=limits) as child:
+            return child.wait(timeout), child.output()
+
+    assert shell("echo said; exit 3") == (3, "said\n")
+    status, said = shell(f"cat {secret}")
+    assert status != 0 and "42" not in said
+    with pytest.raises(ChildDied, match="SIGTERM"):
+        shell("kill $$")
+    with pytest.raises(ChildDied, match=r"still running after 0\.2 s"):
+        shell("sleep 30", timeout=0.2)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import wrapper_cases as w
+
 from crucible.sim import kernel as sim
 
 
@@ -151,7 +152,7 @@ __global__ void misaligned_ldmatrix(uint32_t* out) {
     out[threadIdx.x] = r;
 }
 __global__ void outside_ldmatrix(uint32_t* out) {
-    __shared__ __align__(16) uint32_t tile[32];
+    extern __shared__ __align__(16) uint32_t tile[];
     tile[threadIdx.x] = threadIdx.x;
     __syncthreads();
     uint32_t r, p = (uint32_t)__cvta_generic_to_shared(tile) + (threadIdx.x % 8 + 1) * 16;
@@ -228,6 +229,7 @@ def test_copies_are_handed_to_another_warp_by_a_barrier_only(kernels):
 )
 def test_misuse_is_reported(kernels, name, block, code):
     with pytest.raises(sim.SimulatorError) as caught:
-        kernels(name, 1, block, [np.zeros(32, np.uint32)])
+        kernels(name, 1, block, [np.zeros(32, np.uint32)], smem=128)
     assert caught.value.code == code
-    assert caught.value.report["line"] is not None
+    source = GEMM.splitlines()[caught.value.report["line"] - 1]
+    assert "asm volatile" in source

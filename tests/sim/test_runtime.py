@@ -12,7 +12,7 @@ HERE = Path(__file__).parent / "kernels"
 KERNELS = [
     "group_norm", "transpose", "histogram", "last_block_sum", "look_back_scan", "chained_blocks", "spin_lock",
     "grid_barrier", "warp_exchange", "producer_consumer", "bytes_and_halves", "same_value", "maxima", "votes",
-    "early_exit", "vectors", "device_globals", "ragged_tile", "counts", "relay",
+    "early_exit", "vectors", "device_globals", "ragged_tile", "counts", "relay", "flat_walk",
 ]  # fmt: skip
 
 rng = np.random.default_rng(0)
@@ -175,6 +175,12 @@ def test_counts(kernels):
     x, y = rng.integers(-1, 3, 96, dtype=np.int32), np.zeros(96, np.int32)
     kernels("counts", 1, 96, [x, y])
     assert set(y) == {int((x > 0).sum()) * 4 + 1}
+
+
+def test_flat_walk(kernels):
+    x, y = floats(128), np.zeros(32, np.float32)
+    kernels("flat_walk", 1, 32, [x, y])
+    np.testing.assert_allclose(y, np.full(32, (x * x[::-1]).sum()), rtol=1e-4)
 
 
 def test_relay(kernels):

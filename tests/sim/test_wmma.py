@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 import wrapper_cases as w
+
 from crucible.sim import kernel as sim
+
 
 @pytest.fixture(autouse=True)
 def fresh():

@@ -21,7 +21,26 @@ Make = Callable[[np.random.Generator, int, int], Words]
 
 # ---- random words ----------------------------------------------------------------------------------------------------
 
-_SPECIAL_FLOATS = [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 0.5, 1.5, 2.5, -2.5, 1e-40, 65504.0, 65520.0, 2**31, -(2.0**31), 2**32, 3e38]
+_SPECIAL_FLOATS = [
+    0.0,
+    -0.0,
+    np.inf,
+    -np.inf,
+    np.nan,
+    1.0,
+    -1.0,
+    0.5,
+    1.5,
+    2.5,
+    -2.5,
+    1e-40,
+    65504.0,
+    65520.0,
+    2**31,
+    -(2.0**31),
+    2**32,
+    3e38,
+]
 
 
 def bits(rng: np.random.Generator, blocks: int, words: int) -> Words:
@@ -118,7 +137,9 @@ class MmaForm:
     @property
     def name(self) -> str:
         extra = "_f16" if self.accumulator == "f16" else ""
-        return f"mma_m{self.m}n8k{self.k}_{self.operand}{self.second and '_' + self.second}{extra}{self.suffix and '_sat'}"
+        return (
+            f"mma_m{self.m}n8k{self.k}_{self.operand}{self.second and '_' + self.second}{extra}{self.suffix and '_sat'}"
+        )
 
     @property
     def per_register(self) -> int:
@@ -140,17 +161,20 @@ class MmaForm:
         numbers = iter(range(99))
         braces = ["{" + ", ".join(f"%{next(numbers)}" for _ in range(n)) + "}" for n in (c, a, b, c)]
         second = self.second or self.operand
-        opcode = f"mma.sync.aligned.m{self.m}n8k{self.k}.row.col{self.suffix}.{self.accumulator}.{self.operand}.{second}.{self.accumulator}"
-        inputs = [f'"r"(r[{i}])' for i in range(a + b)] + [f'"{kind}"({bits_of}(r[{i}]))' for i in range(a + b, a + b + c)]
+        types = f"{self.accumulator}.{self.operand}.{second}.{self.accumulator}"
+        opcode = f"mma.sync.aligned.m{self.m}n8k{self.k}.row.col{self.suffix}.{types}"
+        inputs = [f'"r"(r[{i}])' for i in range(a + b)] + [
+            f'"{kind}"({bits_of}(r[{i}]))' for i in range(a + b, a + b + c)
+        ]
         back = "__float_as_uint" if kind == "f" else ""
         return f"""
 extern "C" __global__ void {self.name}(const uint32_t* in, uint32_t* out) {{
     const uint32_t* r = in + (blockIdx.x * 32 + threadIdx.x) * {a + b + c};
     {c_type} d[{c}];
     asm volatile("{opcode} "
-                 "{', '.join(braces)};\\n"
-                 : {', '.join(f'"={kind}"(d[{i}])' for i in range(c))}
-                 : {', '.join(inputs)});
+                 "{", ".join(braces)};\\n"
+                 : {", ".join(f'"={kind}"(d[{i}])' for i in range(c))}
+                 : {", ".join(inputs)});
     for (int i = 0; i < {c}; ++i) out[(blockIdx.x * 32 + threadIdx.x) * {c} + i] = {back}(d[i]);
 }}
 """
@@ -241,15 +265,20 @@ extern "C" __global__ void {self.name}(const uint32_t* in, uint32_t* out) {{
 
     def closest_model(self, a: Any, b: Any, c: Any, got: Any) -> str:
         """Which way of adding explains the chip's bits best: for information."""
-        terms = np.concatenate([c[:, :, None], a[:, :, :, None] * b[:, None]], axis=2)
-        shares = {"exact, cut": float((truncated(terms.sum(axis=2)) == got).mean())}
-        for split in (1, 2):
-            for extra in (0, 1, 2, 3):
-                total, step = c, self.k // split
-                for part in range(split):
-                    chosen = terms[:, :, 1 + part * step : 1 + (part + 1) * step]
-                    total = truncated(aligned_sum(np.concatenate([total[:, :, None], chosen], axis=2), 23 + extra))
-                shares[f"{split}x aligned to {24 + extra} bits"] = float((total == got).mean())
+        products = a[:, :, :, None] * b[:, None]
+        # The exponent that products are aligned by: of the product itself, or the sum of its factors' (before carries).
+        itself = np.frexp(products)[1]
+        factors = np.frexp(a)[1][:, :, :, None] + np.frexp(b)[1][:, None] - 1
+        shares = {"exact, cut": float((truncated(c + products.sum(axis=2)) == got).mean())}
+        for style, exponents in (("products", itself), ("factors", factors)):
+            for split in (1, 2):
+                for kept in (24, 25, 26, 27):
+                    total = c
+                    for part in np.split(np.arange(self.k), split):
+                        terms = np.concatenate([total[:, :, None], products[:, :, part]], axis=2)
+                        by = np.concatenate([np.frexp(total)[1][:, :, None], exponents[:, :, part]], axis=2)
+                        total = truncated(aligned_sum(terms, by, kept))
+                    shares[f"{split}x aligned by {style} to {kept} bits"] = float((total == got).mean())
         name, share = max(shares.items(), key=lambda item: item[1])
         return f"chip = {name} in {share:.1%}; exact, cut in {shares['exact, cut']:.1%}"
 
@@ -261,19 +290,18 @@ def truncated(values: Any) -> Any:
     return np.where(over, np.nextafter(single, np.float32(0)), single).astype(np.float64)
 
 
-def aligned_sum(terms: Any, fraction_bits: int) -> Any:
-    """The sum over axis 2 when every term is first cut to a multiple of the largest term's exponent / 2^fraction_bits."""
-    _, exponent = np.frexp(terms)
-    top = np.where(terms == 0, -10000, exponent).max(axis=2, keepdims=True)
-    quantum = np.ldexp(1.0, np.maximum(top - 1 - fraction_bits, -1000))
+def aligned_sum(terms: Any, exponents: Any, kept: int) -> Any:
+    """The sum over axis 2 when every term is first cut to ``kept`` bits below the largest exponent."""
+    top = np.where(terms == 0, -10000, exponents).max(axis=2, keepdims=True)
+    quantum = np.ldexp(1.0, np.maximum(top - kept, -1000))
     return (np.trunc(terms / quantum) * quantum).sum(axis=2)
 
 
 MMA_FORMS = (
     MmaForm(16, 16, "f16"), MmaForm(16, 8, "f16"), MmaForm(16, 16, "bf16"), MmaForm(16, 8, "bf16"),
     MmaForm(16, 8, "tf32"), MmaForm(16, 4, "tf32"), MmaForm(16, 16, "f16", "f16"), MmaForm(16, 8, "f16", "f16"),
-    MmaForm(16, 32, "s8", "s32"), MmaForm(16, 32, "u8", "s32"), MmaForm(16, 16, "s8", "s32"), MmaForm(8, 16, "s8", "s32"),
-    MmaForm(16, 32, "s8", "s32", ".satfinite", "u8"),
+    MmaForm(16, 32, "s8", "s32"), MmaForm(16, 32, "u8", "s32"), MmaForm(16, 16, "s8", "s32"),
+    MmaForm(8, 16, "s8", "s32"), MmaForm(16, 32, "s8", "s32", ".satfinite", "u8"),
 )  # fmt: skip
 
 
@@ -283,6 +311,7 @@ MMA_FORMS = (
 def _ldmatrix_source(count: int, transposed: bool) -> str:
     names = ", ".join(f"%{i}" for i in range(count))
     outputs = ", ".join(f'"=r"(r[{i}])' for i in range(count))
+    opcode = f"ldmatrix.sync.aligned.m8n8.x{count}{'.trans' if transposed else ''}.shared.b16"
     return f"""
 extern "C" __global__ void {matrix_name("ldmatrix", count, transposed)}(const uint32_t* in, uint32_t* out) {{
     __shared__ __align__(16) uint32_t tile[128];
@@ -290,7 +319,7 @@ extern "C" __global__ void {matrix_name("ldmatrix", count, transposed)}(const ui
     for (int i = t; i < 128; i += 32) tile[i] = in[blockIdx.x * 128 + i];
     __syncwarp();
     uint32_t address = (uint32_t)__cvta_generic_to_shared(&tile[(t * 7 % 32) * 4]), r[4] = {{0, 0, 0, 0}};
-    asm volatile("ldmatrix.sync.aligned.m8n8.x{count}{".trans" if transposed else ""}.shared.b16 {{{names}}}, [%{count}];\\n"
+    asm volatile("{opcode} {{{names}}}, [%{count}];\\n"
                  : {outputs} : "r"(address) : "memory");
     for (int i = 0; i < 4; ++i) out[blockIdx.x * 128 + t * 4 + i] = r[i];
 }}

@@ -1,7 +1,8 @@
 """The device side of a torch extension's CUDA source: same lines, host code blanked; and which kernels it instantiates.
 
-NVRTC compiles device code only and knows neither torch nor the standard library. This walks the declarations at namespace
-scope and keeps what a kernel may need: preprocessor lines, anything marked for the device, types, aliases, constants.
+NVRTC compiles device code only and knows neither torch nor the standard library. This walks the declarations at
+namespace scope and keeps what a kernel may need: preprocessor lines, anything marked for the device, types, aliases,
+constants.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Kernel:
 
 @dataclass
 class DeviceSource:
-    """What NVRTC gets: the text, the headers it still includes, its kernels, and the template kernels to instantiate."""
+    """What NVRTC gets: the text, the headers it still includes, its kernels, and which templates to instantiate."""
 
     text: str
     headers: list[str] = field(default_factory=list)
@@ -112,12 +113,12 @@ def _drop_comments_and_headers(view: DeviceSource, host: list[_Chunk], source: s
     view.text = _INCLUDE.sub(include, view.text)
 
 
-# ---- declarations at namespace scope -----------------------------------------------------------------------------------
+# ---- declarations at namespace scope ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Chunk:
-    """One declaration: positions in the source, its head (up to the body or the end), whether it has a function body."""
+    """One declaration: its place in the source, its head (up to a body), whether it has a function body."""
 
     start: int
     end: int
@@ -249,7 +250,7 @@ def _until_equals(head: str) -> str:
     return head.split("=", 1)[0]
 
 
-# ---- kernels and their instances -----------------------------------------------------------------------------------------
+# ---- kernels and their instances ----------------------------------------------------------------------------------
 
 _KERNEL_NAME = re.compile(r"(\w+)\s*\(\s*$")
 
@@ -355,7 +356,7 @@ def _resolve(arguments: str, chunk: _Chunk, host: list[_Chunk], plain: str, dept
     if used:
         return []
     types = _dispatched_types(body)
-    names = [n for n in dict.fromkeys(re.findall(r"\b(\w*scalar_t\w*)\b", text))]
+    names = list(dict.fromkeys(re.findall(r"\b(\w*scalar_t\w*)\b", text)))
     variants = [text]
     for name in names:
         variants = [re.sub(rf"\b{name}\b", t, v) for v, t in itertools.product(variants, types)]

@@ -9,6 +9,7 @@ import importlib.util
 import os
 import re
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -229,6 +230,7 @@ class _Job:
         quoted = file.replace("\\", "\\\\").replace('"', '\\"')
         self.text = f'#line {first_line} "{quoted}"\n' + view.text
         self._guesses: list[str] | None = None
+        self._guessing = threading.Lock()
 
     def run(self, arch: str) -> ArchResult:
         begin = time.perf_counter()
@@ -263,11 +265,14 @@ class _Job:
 
     def _usable_guesses(self, arch: str) -> list[str]:
         """Guessed instances that compile; a guess that does not is ours to drop, not the source's fault."""
-        if self._guesses is None:
-            self._guesses = [g for g in self.view.guesses if self._compile(arch, [g])[0]]
-            if not self._guesses and self.view.guesses and not self._compile(arch, [])[0]:
-                self._guesses = None  # nothing compiles for this architecture: ask again at the next
-                return []
+        if not self.view.guesses:
+            return []
+        with self._guessing:
+            if self._guesses is None:
+                usable = [g for g in self.view.guesses if self._compile(arch, [g])[0]]
+                if not usable and not self._compile(arch, [])[0]:
+                    return []  # nothing compiles for this architecture: ask again at the next
+                self._guesses = usable
         return self._guesses
 
     def _place(self, log: str) -> tuple[str, int | None]:
@@ -293,7 +298,8 @@ class _Job:
             return asm[2].strip(), self._line_of_ptx(arch, names, int(asm[1]))
         plain = _PTXAS_PLAIN.search(log)
         if plain:
-            named = next((k for k in self.view.kernels if re.search(rf"\d{k.name}(?!\w)|\d{k.name}[A-Z]", plain[1])), None)
+            kernels = self.view.kernels
+            named = next((k for k in kernels if re.search(rf"\d{k.name}(?![a-z_0-9])", plain[1])), None)
             message = re.sub(r"'_Z\w+'", f"'{named.name}'" if named else "", plain[1]).strip()
             return message, named.line + self.first_line - 1 if named else None
         lines = [x for x in log.splitlines() if x.strip() and "warning" not in x]
@@ -310,7 +316,8 @@ class _Job:
         if not ok:
             return None
         lines = ptx.decode("utf-8", "replace").splitlines()
-        ours = {m[1] for m in (re.match(r'\s*\.file\s+(\d+)\s+"([^"]*)"', x) for x in lines) if m and self._is_ours(m[2])}
+        files = [re.match(r'\s*\.file\s+(\d+)\s+"([^"]*)"', text) for text in lines]
+        ours = {m[1] for m in files if m and self._is_ours(m[2])}
         for text in reversed(lines[:ptx_line]):
             location = re.match(r"\s*\.loc\s+(\d+)\s+(\d+)", text)
             if location and location[1] in ours:

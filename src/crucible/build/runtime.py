@@ -7,6 +7,8 @@ links it.
 from __future__ import annotations
 
 import functools
+import platform
+import re
 import shutil
 from pathlib import Path
 
@@ -14,6 +16,29 @@ from crucible.build import cache, toolchain
 from crucible.build.errors import BuildError
 
 SIM = Path(__file__).resolve().parent.parent / "sim"
+
+
+def _processor_flags() -> tuple[str, ...]:
+    """nvcc contracts a * b + c into one operation; where the processor can, so do we."""
+    if platform.machine() != "x86_64":
+        return ("-ffp-contract=fast",)
+    try:
+        fma = re.search(r"^flags\b.*\bfma\b", Path("/proc/cpuinfo").read_text(), re.M) is not None
+    except OSError:
+        fma = False
+    return ("-fcf-protection=none", *(("-mfma", "-ffp-contract=fast") if fma else ()))
+
+
+def _sanitizer_flags() -> tuple[str, ...]:
+    """Calls into the runtime before every load and store. g++ 10 cannot tell volatile accesses apart: polling loops over
+    volatile memory then end as `kernel_time`."""
+    try:
+        major = int(toolchain.gxx_version().split(".")[0] or 0)
+    except (BuildError, ValueError):
+        major = 0
+    volatile = ("--param=tsan-distinguish-volatile=1", "--param=tsan-instrument-func-entry-exit=0") if major != 10 else ()
+    return ("-fsanitize=thread", *volatile, "-fsanitize=alignment,bounds,signed-integer-overflow")
+
 
 # Device code is instrumented (libtsan and libubsan are never linked: the runtime supplies the hooks). -O1 compiles
 # fastest; -g1 is enough to find the source line of an instruction (DWARF 4, because addr2line loses file names given by
@@ -27,12 +52,9 @@ DEVICE_FLAGS: tuple[str, ...] = (
     "-w",
     "-fno-strict-aliasing",
     "-fno-stack-protector",
-    "-fcf-protection=none",
-    "-ffp-contract=off",
-    "-fsanitize=thread",
-    "--param=tsan-distinguish-volatile=1",
-    "--param=tsan-instrument-func-entry-exit=0",
-    "-fsanitize=alignment,bounds,signed-integer-overflow",
+    "-fno-math-errno",
+    *_processor_flags(),
+    *_sanitizer_flags(),
 )
 
 # What remains of memcpy and memset after the compiler has expanded the small ones must pass the checks too.
@@ -40,7 +62,7 @@ LINK_FLAGS: tuple[str, ...] = ("-Wl,--wrap=memcpy", "-Wl,--wrap=memmove", "-Wl,-
 
 LIBRARY = "libcrucible_sim.so"
 
-_BUILD_FLAGS = ("-std=gnu++20", "-O2", "-g1", "-fPIC", "-shared", "-ftls-model=initial-exec", "-fcf-protection=none", "-pthread")
+_BUILD_FLAGS = ("-std=gnu++20", "-O2", "-g1", "-fPIC", "-shared", "-ftls-model=initial-exec", "-pthread")
 
 
 def include_dirs() -> list[Path]:

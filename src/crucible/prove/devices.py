@@ -7,6 +7,7 @@ the others.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 from collections.abc import Iterator
 from typing import Any
 
@@ -46,6 +47,10 @@ class CpuDevice:
     def builds(self) -> list[dict[str, Any]]:
         return []
 
+    def lazy(self, shape: list[int], dtype: torch.dtype) -> torch.Tensor:
+        """A tensor whose memory is reserved, counts as written, and is committed only where somebody touches it."""
+        raise NotImplementedError
+
     def delay_side_streams(self) -> None:
         """Make work on any stream but the current one late."""
 
@@ -84,6 +89,16 @@ class SimDevice(CpuDevice):
 
     def builds(self) -> list[dict[str, Any]]:
         return self.sim.builds()
+
+    def lazy(self, shape: list[int], dtype: torch.dtype) -> torch.Tensor:
+        make = getattr(self.sim, "lazy_tensor", None)
+        if make is not None:
+            made: torch.Tensor = make(tuple(shape), dtype)
+            return made
+        tensor = torch.empty(shape, dtype=dtype, device=self.device)  # the arena commits large allocations page by page
+        mark = self.sim._installed()[0].csim_mark_written
+        mark(ctypes.c_void_p(tensor.data_ptr()), ctypes.c_size_t(tensor.numel() * tensor.element_size()))
+        return tensor
 
     def unwritten(self, tensor: torch.Tensor) -> tuple[int, int | None]:
         return self.sim.uninitialised(tensor)

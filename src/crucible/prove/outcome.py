@@ -7,6 +7,7 @@ The order of the questions matters: the first that applies names the cause, and 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from crucible.prove.codes import BY_CHECK
@@ -81,6 +82,20 @@ def error_finding(error: dict[str, Any], file: str, code: str, what: str) -> Fin
     return Finding(code, f"{what}: {error_text(error, file)}", {"error": error})
 
 
+def search_fault(reply: dict[str, Any], around: Sequence[Path]) -> Finding | None:
+    """A candidate that opens the reference, or looks through the folders above its own, the reference's or ours."""
+    folders = {str(p) for path in around for p in path.parents}
+    names = {str(p) for p in around}
+    for row in facts_of(reply).get("touched", []):
+        kind, path = str(row[0]), str(row[1])
+        if kind == "open" and (path in names or any(Path(path).name == Path(n).name for n in names)):
+            return Finding("reads_reference", f"the candidate opens {path}: it must not see the reference", {"path": path})
+        if kind == "list" and path in folders:
+            return Finding("reads_reference", f"the candidate looks through {path} for other people's files: it has no business "
+                           "outside its own folder", {"path": path})
+    return None
+
+
 def process_fault(reply: dict[str, Any], file: str) -> Finding | None:
     """Faults of the process as a whole."""
     facts = facts_of(reply)
@@ -110,6 +125,12 @@ def fallback_fault(reply: dict[str, Any], file: str) -> Finding | None:
         finding = build_finding(failed[0].get("error") or {}, file)
         return Finding("fallback_ran", "the CUDA source did not build, and the candidate carried on without it"
                        f"{by_torch}\n  {finding.message}", {"build": failed[0], "ops": ops})
+    raised = (reply.get("extension") or {}).get("raised", [])
+    if raised and not device_facts(reply, "forward").get("launches"):
+        first = raised[0]
+        return Finding("fallback_ran", f"the candidate's extension function {first['function']} failed, the candidate hid that, "
+                       f"and no kernel ran{by_torch}\n  {first['type']}: {str(first['message']).splitlines()[0][:200]}",
+                       {"raised": raised, "ops": ops})
     reports = reports_of(reply)
     if reports:
         report = reports[0]
@@ -124,11 +145,14 @@ def launch_fault(reply: dict[str, Any]) -> Finding | None:
         error = launch.get("error")
         if error:
             shared = int(launch.get("shared_bytes") or 0)
-            code = "shared_memory_limit" if "shared" in str(error).lower() else "launch_error"
+            code = launch.get("code")
+            if code not in BY_CHECK["memory"]:
+                code = "shared_memory_limit" if "shared" in str(error).lower() else "launch_error"
             grid, block = launch.get("grid"), launch.get("block")
             place_text = f" at {launch['file']}:{launch['line']}" if launch.get("file") and launch.get("line") else ""
-            return Finding(code, f"the launch of `{launch.get('kernel')}`{place_text} fails: {error} "
-                           f"(grid {grid}, block {block}, {shared} bytes of shared memory)", {"launch": launch})
+            detail = launch.get("detail") or f"grid {grid}, block {block}, {shared} bytes of shared memory"
+            return Finding(code, f"the launch of `{launch.get('kernel')}`{place_text} fails: {error} ({detail})",
+                           {"launch": launch})
     return None
 
 

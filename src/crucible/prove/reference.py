@@ -23,6 +23,7 @@ from crucible.prove.yardstick import Bench, Settings, Truth, find_truth
 
 SEED_STEP = 1_000_003
 ATTEMPTS = 4
+LIGHT_WORK = 40_000_000
 RECENT = 4  # cases that are kept for hints; the next one is made while the candidate works on this one
 
 
@@ -62,6 +63,8 @@ class Reference:
             self.bench = Bench(lambda: problem.build(0), self.dtype, device)
         except Exception as error:  # noqa: BLE001
             raise ProblemError(f"Model of {problem.path.name} cannot be built: {type(error).__name__}: {error}") from None
+        if device.type == "cpu" and self.work.multiply_adds + sum(p.numel() for p in model.parameters()) < LIGHT_WORK:
+            torch.set_num_threads(1)  # small operators lose more to waking threads than they gain, and the candidate runs too
         declared = [
             {"shape": list(x.shape), "dtype": tensors.dtype_name(x.dtype)} if isinstance(x, torch.Tensor) else None
             for x in problem.declared

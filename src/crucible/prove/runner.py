@@ -8,7 +8,9 @@ from __future__ import annotations
 import contextlib
 import importlib.machinery
 import importlib.util
+import os
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,10 +21,20 @@ import torch
 
 from crucible.prove import shapes, tensors, watch
 from crucible.prove.devices import open_device
+from crucible.prove.extensions import ExtensionWatch
 from crucible.prove.execute import buffers_of, random_state, same_bits, shares_memory
 
 COMPARED = 1 << 26  # elements up to which inputs, parameters and outputs are compared bit by bit after a call
 THREAD_WAIT = 1.5
+TELLTALE = ("CRUCIBLE", "PYTEST", "CI", "GITHUB", "TEST")  # names of environment variables that give a test away
+
+# What a disguised call looks like from inside: a step of somebody's training script, on a thread of its own.
+SCRIPT = """
+def training_step(model, inputs, grad):
+    import torch
+    with torch.set_grad_enabled(grad):
+        return model(*inputs)
+"""
 
 
 class Exited(Exception):
@@ -58,9 +70,11 @@ class Runner:
         self.held_inputs: list[Any] = []
         self.runs = 0
         self.counter = 0
+        self.extensions = ExtensionWatch()
         self.switches = watch.switches()
         self.snapshot = watch.Snapshot()
         self.threads_before = watch.threads()
+        self.audit = watch.FileAudit([self.scratch, self.cases])
 
     def environment(self) -> dict[str, Any]:
         return {"torch": torch.__version__, "device": self.device.describe(), "python": sys.version.split()[0]}
@@ -69,7 +83,11 @@ class Runner:
         actions = {"load": self.load, "construct": self.construct, "interface": self.interface, "run": self.run,
                    "probe": self.probe}
         with self._masked():
-            reply = actions[message["op"]](message)
+            self.audit.active = True
+            try:
+                reply = actions[message["op"]](message)
+            finally:
+                self.audit.active = False
         reply["facts"] = self._facts()
         return reply
 
@@ -81,16 +99,23 @@ class Runner:
             return
         from torch.utils import cpp_extension
 
+        hidden: dict[str, str] = {}
         ours = {n: m for n, m in sys.modules.items() if n.split(".")[0] == "crucible"}
         real = cpp_extension.load_inline
 
         def load_inline(*args: Any, **kwargs: Any) -> Any:
-            sys.modules.update(ours)  # a build imports more of us
+            sys.modules.update(ours)  # a build imports more of us, and asks our server
+            os.environ.update(hidden)
             try:
                 return real(*args, **kwargs)
             finally:
                 _forget(ours)
+                for key in hidden:
+                    os.environ.pop(key, None)
 
+        hidden.update({k: v for k, v in os.environ.items() if k.startswith(TELLTALE)})
+        for key in hidden:
+            del os.environ[key]
         cpp_extension.load_inline = load_inline
         _forget(ours)
         try:
@@ -98,6 +123,7 @@ class Runner:
         finally:
             cpp_extension.load_inline = real
             sys.modules.update(ours)
+            os.environ.update(hidden)
 
     def _facts(self) -> dict[str, Any]:
         """What is true of the process now: asked after every request."""
@@ -106,6 +132,7 @@ class Runner:
             "replaced": self.snapshot.replaced(),
             "switches": {k: [v, now[k]] for k, v in self.switches.items() if now[k] != v},
             "file_exists": self.file.is_file(),
+            "touched": self.audit.seen,
             "threads": watch.thread_names(watch.threads() - self.threads_before),
             "native_threads": watch.native_threads(),
             "builds": self.device.builds(),
@@ -228,6 +255,7 @@ class Runner:
                 self._call(model, case, mode, outcome)
         except Exception as error:  # noqa: BLE001
             outcome.update(ok=False, error=self._error(error, outcome["stage"]))
+        self.extensions.spoil = False
         outcome["seconds"] = time.perf_counter() - start
         self.runs += 1
         return outcome
@@ -293,16 +321,20 @@ class Runner:
         self.device.synchronize()
         if mode.get("delay_streams"):
             self.device.delay_side_streams()
+        self.extensions.reset()
+        self.extensions.spoil = bool(mode.get("spoil"))
         with self._record(mode, outcome, "forward"):
             with torch.set_grad_enabled(wants_grad):
                 start = time.perf_counter()
-                raw = model(*inputs)
+                raw = self._forward(model, inputs, wants_grad)
                 outcome["forward_seconds"] = time.perf_counter() - start
             found = tensors.leaves(raw)
             # What the caller would read now, before anything that is still running can finish.
             read = [v.detach().clone() if type(v) is torch.Tensor else None for _, v in found]
             alive = watch.threads() - threads
-            self.device.synchronize()
+        self.extensions.spoil = False
+        outcome["extension"] = self.extensions.facts()
+        self.device.synchronize()
         outcome["random_changed"] = [not torch.equal(a, b) for a, b in
                                      zip(before, random_state(self.device.device), strict=True)]
         outcome["new_threads"] = watch.thread_names(alive)
@@ -334,6 +366,27 @@ class Runner:
             if s is not None and s.numel() <= COMPARED
         ]
         outcome["stage"] = "done"
+
+    def _forward(self, model: torch.nn.Module, inputs: list[Any], grad: bool) -> Any:
+        if not self.disguise:
+            return model(*inputs)
+        names: dict[str, Any] = {"__name__": "train"}
+        exec(compile(SCRIPT, "train.py", "exec"), names)
+        result: list[Any] = []
+
+        def step() -> None:
+            try:
+                result.append(names["training_step"](model, inputs, grad))
+            except BaseException as error:  # noqa: BLE001  handed on below
+                result.append(error)
+
+        step.__code__ = step.__code__.replace(co_filename="train.py", co_name="main")
+        thread = threading.Thread(target=step, name="MainThread")
+        thread.start()
+        thread.join()
+        if isinstance(result[0], BaseException):
+            raise result[0]
+        return result[0]
 
     @contextlib.contextmanager
     def _record(self, mode: dict[str, Any], outcome: dict[str, Any], key: str) -> Iterator[None]:
@@ -439,15 +492,14 @@ class Runner:
         """Run a few blocks of each launch on memory that is reserved and hardly touched; only the accesses matter."""
         outcome: dict[str, Any] = {"ok": True, "stage": "probe"}
         sim = getattr(self.device, "sim", None)
-        make = getattr(sim, "lazy_tensor", None)
-        if sim is None or make is None:
+        if sim is None:
             return {"ok": False, "unavailable": True}
         try:
             with _guarded():
                 model = self._prepared(message["case"], outcome)
                 inputs: list[Any] = []
                 for i, row in enumerate(message["inputs"]):
-                    x = make(tuple(row["shape"]), tensors.DTYPES[row["dtype"]]) if row is not None else None
+                    x = self.device.lazy(row["shape"], tensors.DTYPES[row["dtype"]]) if row is not None else None
                     inputs.append(x)
                     if x is not None:
                         self.device.label(x, f"input {i}")

@@ -7,29 +7,27 @@ everything. What it found is in `Child.isolation`; docs/isolation.md says what t
 
 from __future__ import annotations
 
-import faulthandler
-import fcntl
 import json
 import os
 import re
-import resource
 import secrets
 import select
 import signal
 import site
 import subprocess
 import sys
-import threading
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from crucible.prove.jail.worker import VARIABLE, serve
+
+__all__ = ["Cause", "Child", "ChildDied", "Limits", "serve"]
+
 Cause = Literal["time", "memory", "output", "processes", "disk", "signal", "exit", "protocol"]
 
-_VARIABLE = "CRUCIBLE_SANDBOX"
 _MAX_REPLY = 64 << 20
 _START_TIMEOUT = 30.0
 _SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|API_?KEY|PRIVATE|^AWS_|^SSH_|_AUTH", re.IGNORECASE)
@@ -62,7 +60,8 @@ class Child:
 
     The whole file system is readable except `hidden`; inside a hidden folder, `readable` and `writable` ones stay
     visible. Nothing can be written but `scratch` (its working folder, with its HOME and TMPDIR) and `writable`.
-    `gpu=True` leaves the GPU's device files usable. `without` switches walls off, for tests of the weaker ones:
+    `gpu=True` leaves the GPU's device files usable; `loopback=True` lets it talk to itself over 127.0.0.1, in a network
+    namespace of its own (some tools do). `without` switches walls off, for tests of the weaker ones:
     "namespaces", "pid", "landlock", "seccomp".
     """
 
@@ -77,6 +76,7 @@ class Child:
         limits: Limits,
         env: Mapping[str, str] | None = None,
         gpu: bool = False,
+        loopback: bool = False,
         without: Sequence[str] = (),
     ) -> None:
         self.violations: list[str] = []
@@ -86,6 +86,7 @@ class Child:
         self._events = b""
         self._replies = b""
         self._last_output = ""
+        self._status_code: int | None = None
         self._awaited = ""
         self._token = secrets.token_hex(8)
         for folder in (scratch, scratch / "home", scratch / "tmp"):
@@ -94,9 +95,10 @@ class Child:
         self._reply, reply_write = os.pipe()
         config = _configuration(argv, scratch, readable, writable, hidden, limits, gpu, without)
         config["token"] = self._token
+        config["loopback"] = loopback
         config["protocol_fds"] = [request_read, reply_write]
         config["env"] = _environment(scratch, env)
-        config["env"][_VARIABLE] = f"{request_read},{reply_write},{self._token}"
+        config["env"][VARIABLE] = f"{request_read},{reply_write},{self._token}"
         try:
             self._supervisor = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _BOOT, str(Path(__file__).parent)],
@@ -223,6 +225,22 @@ class Child:
             self._wait_for([self._status], 0.1)
             self._read_events()
 
+    def wait(self, timeout: float | None = None) -> int:
+        """For a program that answers no requests, a compiler, say: let it run to its end; its exit status.
+
+        What it printed is in output(). Raises ChildDied where it ended otherwise than by exiting.
+        """
+        start = time.monotonic()
+        while self._death is None:
+            self._wait_for([self._status], 0.1)
+            self._read_events()
+            if timeout is not None and self._death is None and time.monotonic() - start > timeout:
+                self._fail("time", f"still running after {timeout:g} s")
+        self.close()
+        if self._status_code is None:
+            raise self._death
+        return self._status_code
+
     def output(self) -> str:
         """The last 64 KiB of what it printed, standard output and error together."""
         if self._death is None and not self._closed:
@@ -322,6 +340,7 @@ class Child:
                 self._last_output = event["text"]
             elif kind == "dead" and self._death is None and not self._closed:
                 self._last_output = event["output"]
+                self._status_code = event.get("status")
                 self._die(event["cause"], event["detail"])
         if ended and self._death is None and not self._closed:
             self._die("protocol", "the supervisor was killed")
@@ -376,7 +395,8 @@ def _configuration(
     away = [p for p in real(hidden) if os.path.exists(p)]
     # The interpreter and this package must be found even where a hidden folder contains them.
     needed = real([*readable, *may_write, sys.prefix, sys.base_prefix, Path(__file__).parents[1]])
-    inside = [p for p in needed if os.path.exists(p) and any(p.startswith(h.rstrip("/") + "/") for h in away)]
+    covered = [*away, "/dev"]  # a child gets a /dev of its own, and /dev/shm with it
+    inside = [p for p in needed if os.path.exists(p) and any(p.startswith(h.rstrip("/") + "/") for h in covered)]
     tasks = limits.processes + 32 * (os.cpu_count() or 1) + 256  # threads count too
     return {
         "argv": [str(a) for a in argv],
@@ -416,7 +436,7 @@ def _environment(scratch: Path, extra: Mapping[str, str] | None) -> dict[str, st
 
 def _sweep(token: str) -> None:
     """Kill what still carries our mark. Only needed when a supervisor was killed outside a pid namespace."""
-    mark = f"{_VARIABLE}=".encode()
+    mark = f"{VARIABLE}=".encode()
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == os.getpid():
             continue
@@ -426,61 +446,3 @@ def _sweep(token: str) -> None:
                 os.kill(int(name), signal.SIGKILL)
         except OSError:
             continue
-
-
-# ---- the worker's side ---------------------------------------------------------------------------------------------
-
-
-def serve(handler: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Answer the parent's requests until it hangs up. Call it once, before any untrusted code runs.
-
-    What the handler raises goes back as {"error": ...}; SystemExit and its like end the process, which the parent sees.
-    """
-    marked = os.environ.pop(_VARIABLE, None)
-    if marked is None:
-        raise RuntimeError("not started by crucible.prove.sandbox.Child")
-    requests, replies = (_move_high(int(word)) for word in marked.split(",")[:2])
-    faulthandler.enable(file=_move_high(os.dup(2)), all_threads=False)
-    lock = threading.Lock()
-
-    def send(message: dict[str, Any]) -> None:
-        data = json.dumps(message).encode() + b"\n"
-        with lock:
-            while data:
-                data = data[os.write(replies, data) :]
-
-    seen: set[str] = set()
-
-    def report(violation: str) -> None:
-        if violation not in seen and len(seen) < 100:
-            seen.add(violation)
-            send({"violation": violation})
-
-    with os.fdopen(requests, "rb", closefd=False) as lines:
-        for line in lines:
-            request = json.loads(line)
-            if "hello" in request:
-                from .jail import audit
-
-                audit.install(report, **request["hello"])
-                continue
-            try:
-                reply = handler(request["message"])
-            except Exception as error:
-                reply = {
-                    "error": {
-                        "type": type(error).__name__,
-                        "message": str(error),
-                        "traceback": traceback.format_exc(limit=30),
-                    }
-                }
-            send({"id": request["id"], "reply": reply})
-
-
-def _move_high(fd: int) -> int:
-    """Out of the way of code that closes or reuses low numbers, and not for children."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    lowest = min(700, max(10, soft - 30) if soft != resource.RLIM_INFINITY else 700)
-    moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, lowest)
-    os.close(fd)
-    return moved

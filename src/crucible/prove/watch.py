@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import inspect
 import math
+import os
 import sys
 import threading
 import time
@@ -67,6 +68,40 @@ class Snapshot:
             now = vars(self.places[name])
             found += [f"{name}.{key}" for key, value in before.items() if now.get(key) is not value]
         return found[:50]
+
+
+class FileAudit:
+    """Which files and folders Python code opens or lists outside the places where a candidate has business."""
+
+    EVENTS = ("open", "os.listdir", "os.scandir")
+    SYSTEM = ("/proc", "/sys", "/dev", "/usr", "/lib", "/lib64", "/etc", "/opt", "/bin")
+    KEPT = 100
+
+    def __init__(self, own: list[Path]) -> None:
+        self.own = tuple(os.path.realpath(p) for p in (*own, sys.prefix, sys.base_prefix, Path(__file__).parents[1]))
+        self.seen: list[list[str]] = []
+        self.active = False
+        sys.addaudithook(self._hook)
+
+    def _hook(self, event: str, args: tuple[Any, ...]) -> None:
+        if not self.active or event not in self.EVENTS or not args:
+            return
+        self.active = False  # resolving a path raises events of its own
+        try:
+            self._note(event, args[0])
+        finally:
+            self.active = True
+
+    def _note(self, event: str, path: Any) -> None:
+        if not isinstance(path, (str, bytes, os.PathLike)):
+            return
+        full = os.path.realpath(os.fsdecode(path))
+        inside = any(full == p or full.startswith(p + "/") for p in (*self.own, *self.SYSTEM))
+        scratch = event == "open" and full.startswith("/tmp/")
+        row = ["list" if event != "open" else "open", full]
+        if (not inside or (row[0] == "list" and full == "/dev/shm")) and not scratch and row not in self.seen:
+            if full not in sys.path and len(self.seen) < self.KEPT:
+                self.seen.append(row)
 
 
 def switches() -> dict[str, Any]:

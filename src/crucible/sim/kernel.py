@@ -21,7 +21,7 @@ from typing import Any
 from crucible.build import cache, toolchain
 from crucible.build.diagnostics import explain
 from crucible.build.runtime import DEVICE_FLAGS, LINK_FLAGS, SIM, include_dirs, runtime_library
-from crucible.sim.source import rewrite_with_includes
+from crucible.sim.source import kernel_list, rewrite_with_includes, scan
 
 # Kernels of our own that need no checks: the same code, uninstrumented, a few times faster.
 PLAIN_FLAGS = tuple(f for f in DEVICE_FLAGS if "sanitize" not in f and "tsan" not in f)
@@ -229,7 +229,7 @@ class Kernel:
 
     def _unit(self, text: str, filename: str, folders: list[Path]) -> str:
         lines = ['#include "csim_prefix.h"', rewrite_with_includes(text, filename, folders)]
-        lines += [f'#line 1 "exports of {Path(filename).name}"']
+        lines += [f'#define CSIM_KERNELS "{kernel_list(scan(text).kernels)}"', f'#line 1 "exports of {Path(filename).name}"']
         for name, expression in self.exports.items():
             lines.append(f'CSIM_EXPORT({name}, "{expression}", {expression})')
         return "\n".join(lines) + "\n"

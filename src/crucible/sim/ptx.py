@@ -266,7 +266,7 @@ class _Scope:
         match = re.fullmatch(r"\.reg\s+(?:\.v[24]\s+)?\.(\w+)\s+(.*)", directive, re.S)
         if not match or match.group(1) not in _DECLARED:
             raise PtxError(directive.split()[0], "this directive")
-        names = []
+        names: list[str] = []
         for name in (part.strip().replace("%%", "%") for part in match.group(2).split(",")):
             ranged = re.fullmatch(r"(.+)<(\d+)>", name)
             names += [f"{ranged.group(1)}{i}" for i in range(int(ranged.group(2)))] if ranged else [name]
@@ -293,7 +293,9 @@ def _translate(statement: _Statement, line: int) -> tuple[str, list[Unsupported]
         except PtxError as error:
             problems.append(Unsupported(error.what, error.reason, line))
             body.append(_report(error))
-    head = [f"__label__ {', '.join(f'csim_l_{_plain(name)}' for name in sorted(scope.labels))};"] if scope.labels else []
+    head = (
+        [f"__label__ {', '.join(f'csim_l_{_plain(name)}' for name in sorted(scope.labels))};"] if scope.labels else []
+    )
     tail = []
     for index, argument in enumerate(scope.arguments):
         head.append(_bind(index, argument))

@@ -167,7 +167,9 @@ def _pointer(operand: Operand, modifiers: list[str]) -> str:
     """The host address behind ``[a+offset]`` in the state space that the modifiers name."""
     if operand.kind != "memory":
         raise PtxError(operand.code, "this address")
-    space = next((m.split("::")[0] for m in modifiers if m.split("::")[0] in ("shared", "global", "local", "const")), "")
+    space = next(
+        (m.split("::")[0] for m in modifiers if m.split("::")[0] in ("shared", "global", "local", "const")), ""
+    )
     if "shared::cluster" in modifiers:
         raise PtxError("shared::cluster", "thread-block clusters (sm_90)")
     function = "shared_address" if space == "shared" else "generic_address"
@@ -318,9 +320,11 @@ def _comparison(opcode: str, modifiers: list[str], a: Operand, b: Operand) -> st
     if operator in _ORDERED or operator in _UNSIGNED:
         return f"({left} {_ORDERED.get(operator) or _UNSIGNED[operator]} {right})"
     if operator in _OR_UNORDERED:
-        return "(" + " && ".join(f"!({left} {opposite} {right})" for opposite in _OR_UNORDERED[operator]) + ")" if (
-            operator == "equ"
-        ) else f"(!({left} {_OR_UNORDERED[operator]} {right}))"
+        return (
+            "(" + " && ".join(f"!({left} {opposite} {right})" for opposite in _OR_UNORDERED[operator]) + ")"
+            if (operator == "equ")
+            else f"(!({left} {_OR_UNORDERED[operator]} {right}))"
+        )
     if operator in ("num", "nan"):
         either = f"(std::isnan({left}) || std::isnan({right}))"
         return f"(!{either})" if operator == "num" else either
@@ -471,7 +475,7 @@ def _cp(opcode: str, modifiers: list[str], operands: list[Operand]) -> str:
     hinted = any(m.startswith("L2::cache_hint") for m in modifiers)
     extra = operands[3:-1] if hinted else operands[3:]
     filled = f"csim::async::source_bytes({extra[0].code}, {size})" if extra else size
-    return f"csim::async::copy({target}, {source}, {size}, {filled}, \"{opcode}\", {str('cg' in modifiers).lower()});"
+    return f'csim::async::copy({target}, {source}, {size}, {filled}, "{opcode}", {str("cg" in modifiers).lower()});'
 
 
 def _policy(opcode: str, modifiers: list[str], operands: list[Operand]) -> str:
@@ -522,7 +526,7 @@ def _mma(opcode: str, modifiers: list[str], operands: list[Operand]) -> str:
         lines.append(f"const {kind} csim_{name}[] = {{{values}}};")
     saturate = ", true" if "satfinite" in modifiers else ""
     form = f"{_MMA_TYPES[a_type]}, {_MMA_TYPES[b_type]}, csim::mma::Acc::{c_type}, {m}, {k}"
-    lines.append(f'{kind} csim_d[{counts["d"]}]; csim::mma::sync<{form}>(csim_d, csim_a, csim_b, csim_c{saturate});')
+    lines.append(f"{kind} csim_d[{counts['d']}]; csim::mma::sync<{form}>(csim_d, csim_a, csim_b, csim_c{saturate});")
     lines += [_write(part, f"csim_d[{i}]") for i, part in enumerate(_elements(operands[0], counts["d"]))]
     return " ".join(lines)
 

@@ -10,7 +10,7 @@ number of lines, so that every message about the result points at the right line
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -367,8 +367,14 @@ def _address(kernel: str, kernels: dict[str, KernelFacts]) -> tuple[str, int]:
     return f"(const void*)({kernel})", facts.max_threads
 
 
+def kernel_list(kernels: Iterable[str]) -> str:
+    """The names as the runtime wants them: ``,a,b,``. It tells one kernel's shared arrays from another's by them."""
+    return "," + ",".join(kernels) + ","
+
+
 def _rewrite_launches(text: str, kernels: dict[str, KernelFacts]) -> str:
     masked = mask(text)
+    names = kernel_list(kernels)
     out: list[str] = []
     at = 0
     for launch in _find_launches(masked):
@@ -382,7 +388,7 @@ def _rewrite_launches(text: str, kernels: dict[str, KernelFacts]) -> str:
         out.append(text[at : launch.start])
         out.append(
             f"::csim::launch(::csim::Config({config}), ::csim::Site{{{_quoted(kernel)}, {_quoted(arguments)}, __FILE__, "
-            f"__LINE__, {address}, {max_threads}}}, [&](auto&... csim_a) CSIM_PLAIN {{ {kernel}(csim_a...); }})"
+            f"__LINE__, {address}, {max_threads}, {_quoted(names)}}}, [&](auto&... csim_a) CSIM_PLAIN {{ {kernel}(csim_a...); }})"
         )
         # lines that the kernel expression, or the gap before the arguments, spanned
         lost = text[launch.start : launch.angle] + text[launch.close + 3 : launch.paren]

@@ -311,6 +311,16 @@ __global__ void counts(const int* x, int* y) {
     y[threadIdx.x] = c * 4 + (a ? 2 : 0) + (o ? 1 : 0);
 }
 
+// Two-dimensional shared and local arrays walked as one.
+__global__ void flat_walk(const float* x, float* y) {
+    __shared__ float tile[8][16];
+    for (int i = threadIdx.x; i < 128; i += 32) tile[0][i] = x[i];
+    __syncthreads();
+    float sum = 0.f;
+    for (int i = 0; i < 128; i++) sum += tile[0][i] * x[127 - i];
+    y[threadIdx.x] = sum;
+}
+
 // Threads of one block wait for each other through shared memory.
 __global__ void relay(int* y) {
     __shared__ volatile int turn;

@@ -35,9 +35,9 @@ def run(session: Session, check: Check) -> None:
     _same_sums(session, trial)
     _other_seed(session, trial)
     tried = ["same memory with new values", "same sums with other values", "another random seed"]
-    if launched and session.options.device == "sim":
+    if launched:
         _unused_results(session, trial)
-        tried.append("launches dropped")
+        tried.append("launches dropped" if session.options.device == "sim" else "kernel results spoiled")
     if session.options.device == "cuda":
         _delayed_streams(session, trial)
         tried.append("delayed side streams")
@@ -123,9 +123,13 @@ def _judge(session: Session, trial: Trial, earlier: Trial | None, code: str, wor
                                  f"{judged.limit_l2:.1e}", {"tensor": name, "error_l2": judged.error.l2}))
 
 
+def _forward_only(case: dict[str, Any]) -> dict[str, Any]:
+    return {**case, "cotangents": None, "requires_grad": []}
+
+
 def _same_memory_new_values(session: Session, trial: Trial) -> None:
     """The inputs' memory is kept and filled with other numbers: a cache by pointer or shape answers with the old result."""
-    first = session.execute(trial.spec, trial.case, trial.truth)
+    first = session.execute(trial.spec, _forward_only(trial.case), trial.truth)
     spec = trial.spec.but(name="same memory, new values", seed=session.seed("new values"), values="normal", grads=False,
                           weights_seed=_weights_seed(trial), sizes=trial.spec.sizes)
     try:
@@ -163,18 +167,21 @@ def _weights_seed(trial: Trial) -> int:
 def _other_seed(session: Session, trial: Trial) -> None:
     if trial.truth["drew_random"]:
         return
-    again = session.execute(trial.spec, {**trial.case, "seed": trial.case["seed"] + 4711}, trial.truth)
+    again = session.execute(trial.spec, {**_forward_only(trial.case), "seed": trial.case["seed"] + 4711}, trial.truth)
     _judge(session, again, None, "seed_dependent", "with another random seed")
     session.forget_reply(again)
 
 
 def _unused_results(session: Session, trial: Trial) -> None:
-    """The same call with every launch dropped: what comes out unchanged never came from a kernel."""
+    """The same call without its kernels' results: what comes out unchanged never came from them.
+
+    The simulator drops every launch; on a GPU whatever the extension's functions return or write is filled with nan.
+    """
     kernels = sorted({str(n.get("kernel")) for n in launches_of({"forward_device": trial.reply.get("forward_device", {})})})
     if not kernels:
         return
-    case = {**trial.case, "cotangents": None, "requires_grad": []}
-    dropped = session.execute(trial.spec, case, trial.truth, tolerate=True, device={"drop_launches": True}, save=True)
+    without: dict[str, Any] = {"device": {"drop_launches": True}} if session.options.device == "sim" else {"spoil": True}
+    dropped = session.execute(trial.spec, _forward_only(trial.case), trial.truth, tolerate=True, **without)
     if dropped.error is not None:
         return
     same = [n for n in trial.output_names if _equal(trial.got(n), dropped.got(n))]
@@ -191,15 +198,14 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 def _delayed_streams(session: Session, trial: Trial) -> None:
-    late = session.execute(trial.spec, {**trial.case, "cotangents": None, "requires_grad": []}, trial.truth, delay_streams=True)
+    late = session.execute(trial.spec, _forward_only(trial.case), trial.truth, delay_streams=True)
     _judge(session, late, None, "side_stream", "when side streams are slow")
     session.forget_reply(late)
 
 
 def _in_disguise(session: Session, trial: Trial) -> None:
     """The same call in a process that does not look like a test."""
-    case_free = Trial(trial.spec, {**trial.case, "cotangents": None, "requires_grad": []}, trial.truth, {}, trial.truths,
-                      trial.scratch, trial.device_type)
+    case_free = Trial(trial.spec, _forward_only(trial.case), trial.truth, {}, trial.truths, trial.scratch, trial.device_type)
     other = fresh_trial(session, case_free, **DISGUISE)
     habits = f" ({session.scan.curious[0]})" if session.scan.curious else ""
     if other is None:

@@ -42,8 +42,10 @@ def _enter(level: namespaces.Level, config: dict[str, Any], sock: socket.socket,
     else:
         _say(sock, "init", str(os.getpid()))
     _expect(sock, "go")
-    system.prctl(system.PR_SET_PDEATHSIG, signal.SIGKILL)
-    system.prctl(system.PR_SET_CHILD_SUBREAPER, 1)
+    system.try_prctl(system.PR_SET_PDEATHSIG, signal.SIGKILL)
+    system.try_prctl(system.PR_SET_CHILD_SUBREAPER, 1)
+    if level.network and config["loopback"]:
+        namespaces.raise_loopback()
     for entrance in config["cgroup"]:
         _quietly(entrance, "0")
     fds: list[int] = []
@@ -76,7 +78,7 @@ def _reap_forever(worker: int, sock: socket.socket) -> NoReturn:
     os.dup2(kept, 3, inheritable=False)
     os.closerange(4, 4096)
     sock = socket.socket(fileno=3)
-    system.prctl(system.PR_SET_DUMPABLE, 0)
+    system.try_prctl(system.PR_SET_DUMPABLE, 0)
     while True:
         try:
             pid, status = os.waitpid(-1, 0)
@@ -127,9 +129,9 @@ def _raise_walls(level: namespaces.Level, config: dict[str, Any]) -> tuple[dict[
     without = set(config["without"])
     keep = frozenset({system.CAP_DAC_OVERRIDE}) if os.geteuid() == 0 else frozenset()
     dropped = system.drop_capabilities(keep)
-    system.prctl(system.PR_SET_NO_NEW_PRIVS, 1)
+    sealed = system.try_prctl(system.PR_SET_NO_NEW_PRIVS, 1)
     # Root keeps the right to pass file permissions, or it could not read what belongs to others as it always could.
-    walls["privileges"] = "no new privileges" + (
+    walls["privileges"] = ("no new privileges" if sealed else "set-user-id programs work") + (
         "" if not dropped else ", only CAP_DAC_OVERRIDE" if keep else ", no capabilities"
     )
     if "landlock" in without:
@@ -138,8 +140,11 @@ def _raise_walls(level: namespaces.Level, config: dict[str, Any]) -> tuple[dict[
         try:
             walls["landlock"] = landlock.restrict(
                 readable=["/"] if level.files else landlock.around(config["hidden"], config["exceptions"]),
-                writable=config["writable"],
-                devices=["/dev"] if level.files else namespaces.device_nodes(config["gpu"]),
+                writable=config["writable"] + (["/dev/shm"] if level.files else []),  # ours alone, then
+                devices=namespaces.device_nodes(config["gpu"]),
+                # NVIDIA's driver library names its threads through /proc/self/task, and gives up if it cannot.
+                rewritable=["/proc/self"] if config["gpu"] else [],
+                tcp=level.network and config["loopback"],
             )
         except OSError as error:
             walls["notes"].append(f"landlock: {error.strerror}")

@@ -56,10 +56,18 @@ def around(hidden: Sequence[str], exceptions: Iterable[str] = ()) -> list[str]:
     return allowed + [e for e in exceptions if any(_below(e, h) for h in hidden)]
 
 
-def restrict(*, readable: Sequence[str], writable: Sequence[str], devices: Sequence[str]) -> str:
+def restrict(
+    *,
+    readable: Sequence[str],
+    writable: Sequence[str],
+    devices: Sequence[str],
+    rewritable: Sequence[str] = (),
+    tcp: bool = False,
+) -> str:
     """Confine this process and its descendants for good; returns what is in force, e.g. "landlock 7".
 
-    `readable` may be read and executed, `writable` also changed in every way, `devices` read, written and controlled.
+    `readable` may be read and executed, `writable` also changed in every way, `devices` read, written and controlled;
+    below `rewritable`, files that are there may be written. `tcp`: leave TCP to others (a network namespace).
     Needs no_new_privs. Raises OSError where the kernel refuses.
     """
     abi = version()
@@ -74,13 +82,19 @@ def restrict(*, readable: Sequence[str], writable: Sequence[str], devices: Seque
         handled |= _IOCTL_DEV
     attributes = struct.pack("Q", handled)
     if abi >= 4:
-        attributes += struct.pack("Q", 3)  # no TCP bind, no TCP connect
+        attributes += struct.pack("Q", 0 if tcp else 3)  # no TCP bind, no TCP connect
     if abi >= 6:
         attributes += struct.pack("Q", 3)  # no abstract unix sockets and no signals to processes outside
     buffer = ctypes.create_string_buffer(attributes, len(attributes))
     ruleset = system.syscall("landlock_create_ruleset", buffer, len(attributes), 0)
     try:
-        for paths, rights in ((readable, _READ), (writable, handled & ~_IOCTL_DEV), (devices, handled)):
+        granted = (
+            (readable, _READ),
+            (writable, handled & ~_IOCTL_DEV),
+            (devices, handled),
+            (rewritable, READ_FILE | READ_DIR | WRITE_FILE | _TRUNCATE),
+        )
+        for paths, rights in granted:
             for path in paths:
                 _allow(ruleset, path, rights & handled)
         system.syscall("landlock_restrict_self", ruleset, 0)

@@ -7,8 +7,11 @@ hidden paths are covered by something that cannot be opened.
 
 from __future__ import annotations
 
+import fcntl
 import glob
 import os
+import socket
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -69,6 +72,16 @@ def _write(path: str, text: str) -> None:
         file.write(text)
 
 
+def raise_loopback() -> None:
+    """Switch on the loopback interface of a fresh network namespace: a program may talk to itself."""
+    request = struct.pack("16sH14x", b"lo", 0x1)  # struct ifreq: name, IFF_UP
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+            fcntl.ioctl(any_socket, 0x8914, request)  # SIOCSIFFLAGS
+    except OSError:
+        pass
+
+
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 GPU_DEVICES = ("nvidia*", "nvidia-caps/*", "dri/*", "dxg", "gdrdrv")
 
@@ -108,15 +121,33 @@ def build_view(
         if path not in kept:
             system.mount(path, path, flags=system.MS_BIND | system.MS_REC)
     system.mount_setattr("/", add=system.ATTR_RDONLY | system.ATTR_NOSUID, recursive=True)
+    if gpu:
+        _own_processes_writable()
     for path in writable:
         if path not in kept:
             system.mount_setattr(path, clear=system.ATTR_RDONLY)
-    for path in sorted(hidden, key=len):
-        inside = [e for e in exceptions if nearest(e, hidden) == path]
-        _hide(path, nothing, {e: kept[e] for e in inside}, writable)
     _small_dev(nodes, shm_bytes)
+    _put_back({p: fd for p, fd in kept.items() if p.startswith("/dev/")}, writable)
+    system.mount_setattr("/dev", add=system.ATTR_RDONLY)
+    for path in sorted(hidden, key=len):
+        inside = {e: fd for e, fd in kept.items() if nearest(e, hidden) == path}
+        _hide(path, nothing, inside, writable)
     for fd in (*nodes.values(), *kept.values(), nothing):
         os.close(fd)
+
+
+def _own_processes_writable() -> None:
+    """Make /proc writable again, but for what in it belongs to the whole machine.
+
+    NVIDIA's driver library names its threads by writing to /proc/self/task, and gives up if it cannot.
+    """
+    machine = [f"/proc/{name}" for name in os.listdir("/proc") if not name.isdigit()]
+    for path in machine:
+        if os.path.islink(path) or not os.path.exists(path):
+            continue  # self, thread-self, mounts: links into one's own process
+        system.mount(path, path, flags=system.MS_BIND)
+        system.mount_setattr(path, add=system.ATTR_RDONLY)
+    system.mount_setattr("/proc", clear=system.ATTR_RDONLY)
 
 
 def nearest(path: str, folders: Sequence[str]) -> str | None:
@@ -133,18 +164,24 @@ def _hide(path: str, nothing: int, kept: dict[str, int], writable: Sequence[str]
             system.mount_setattr(path, add=system.ATTR_NODEV | system.ATTR_RDONLY)
         return
     system.mount("none", path, "tmpfs", system.MS_NOSUID | system.MS_NODEV, "size=1m,mode=755")
-    for inner, fd in sorted(kept.items()):
-        if os.path.isdir(f"/proc/self/fd/{fd}"):
-            os.makedirs(inner, exist_ok=True)
-        else:
-            os.makedirs(os.path.dirname(inner), exist_ok=True)
-            _write(inner, "")
-        _bind(fd, inner)
-        if inner in writable:
-            system.mount_setattr(inner, clear=system.ATTR_RDONLY)
-        else:
-            system.mount_setattr(inner, add=system.ATTR_RDONLY)
+    _put_back(kept, writable)
     system.mount_setattr(path, add=system.ATTR_RDONLY)
+
+
+def _put_back(kept: dict[str, int], writable: Sequence[str]) -> None:
+    """Show again, in their old places, paths that a new mount has covered."""
+    for path, fd in sorted(kept.items()):
+        if os.path.isdir(f"/proc/self/fd/{fd}"):
+            os.makedirs(path, exist_ok=True)
+        else:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            if not os.path.exists(path):
+                _write(path, "")
+        _bind(fd, path)
+        if path in writable:
+            system.mount_setattr(path, clear=system.ATTR_RDONLY)
+        else:
+            system.mount_setattr(path, add=system.ATTR_RDONLY)
 
 
 def _bind(fd: int, target: str) -> None:
@@ -162,4 +199,3 @@ def _small_dev(nodes: dict[str, int], shm_bytes: int) -> None:
         os.symlink(target, f"/dev/{name}")
     os.mkdir("/dev/shm")
     system.mount("none", "/dev/shm", "tmpfs", system.MS_NOSUID | system.MS_NODEV, f"size={shm_bytes},mode=1777")
-    system.mount_setattr("/dev", add=system.ATTR_RDONLY)

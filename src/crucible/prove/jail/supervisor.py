@@ -61,6 +61,7 @@ class Supervisor:
         self.notes: list[str] = []
         self.watcher: seccomp.Watcher | None = None
         self.violations: set[str] = set()
+        self.status: int | None = None  # what it exited with
         self.tail = bytearray()
         self.printed = 0
         self.output_read, self.output_write = os.pipe()
@@ -73,7 +74,7 @@ class Supervisor:
     # ---- starting ----------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        system.prctl(system.PR_SET_CHILD_SUBREAPER, 1)
+        system.try_prctl(system.PR_SET_CHILD_SUBREAPER, 1)
         try:
             os.nice(-10)  # stay ahead of a fork bomb; the worker goes back to 0 by itself
         except OSError:
@@ -90,7 +91,7 @@ class Supervisor:
         self.destroy()
         self._drain(final=True)
         if cause:
-            self.tell(event="dead", cause=cause, detail=detail, output=self._tail_text())
+            self.tell(event="dead", cause=cause, detail=detail, output=self._tail_text(), status=self.status)
 
     def _start(self) -> dict[str, Any] | None:
         for level in self._levels():
@@ -111,7 +112,9 @@ class Supervisor:
             self.tell(event="dead", cause="exit", detail=f"could not be started: {text}", output="")
             return None
         if fds:
-            self.watcher = seccomp.Watcher(fds[0], self.config["writable"], self.level.network)
+            shown = [p for p in self.config["exceptions"] if p.startswith("/dev/")]
+            loopback = self.level.network and bool(self.config["loopback"])
+            self.watcher = seccomp.Watcher(fds[0], self.config["writable"], shown, loopback)
         return dict(json.loads(text))
 
     def _levels(self) -> list[namespaces.Level]:
@@ -274,8 +277,8 @@ class Supervisor:
 
     def _ended(self, status: int) -> tuple[str, str]:
         if os.WIFEXITED(status):
-            code = os.WEXITSTATUS(status)
-            return "exit", f"the process exited with status {code}"
+            self.status = os.WEXITSTATUS(status)
+            return "exit", f"the process exited with status {self.status}"
         number = os.WTERMSIG(status)
         name = signal.Signals(number).name if number in set(signal.Signals) else str(number)
         if number == signal.SIGKILL and (self.group.oom_kills() or _machine_oom_kills() > self.oom_before):

@@ -70,6 +70,15 @@ CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER = 0x00020000, 0x08000000, 0x10000000
 CLONE_NEWPID, CLONE_NEWNET = 0x20000000, 0x40000000
 
 
+def try_prctl(option: int, value: int = 0) -> bool:
+    """For what helps where it exists; some container runtimes know only a part of prctl."""
+    try:
+        prctl(option, value)
+    except OSError:
+        return False
+    return True
+
+
 def unshare(flags: int) -> None:
     if _libc.unshare(ctypes.c_int(flags)) != 0:
         _raise("unshare")

@@ -111,17 +111,7 @@ inline void fill_fragment(fragment<USE, M, N, K, T, L>& f, const V& value) {
 }
 
 namespace details {
-inline void whole_warp(const char* name) {
-    struct Meet {
-        CSIM_PLAIN static void exec(void* const* slots, unsigned) {
-            for (int lane = 0; lane < 32; ++lane)
-                if (!slots[lane]) return csim::mma::need_full_warp("wmma");
-        }
-    };
-    char nothing;
-    csim_warp_collective(0xffffffffu, &nothing, &Meet::exec, name);
-}
-template <class T> inline void check_matrix(const T* p, unsigned ldm, const char* name) {
+template <class T> CSIM_HERE void check_matrix(const T* p, unsigned ldm, const char* name) {
     if ((uintptr_t)p % 16)
         csim_fail("misaligned", "wmma::%s: the matrix at %p does not start at a multiple of 16 bytes", name, (const void*)p);
     if (sizeof(T) < 8 && ldm * sizeof(T) % 16)
@@ -130,46 +120,44 @@ template <class T> inline void check_matrix(const T* p, unsigned ldm, const char
 }  // namespace details
 
 template <class USE, int M, int N, int K, class T, class L>
-CSIM_PLAIN __attribute__((noinline)) void load_matrix_sync(fragment<USE, M, N, K, T, L>& f, const details::stored<T>* p,
+CSIM_HERE void load_matrix_sync(fragment<USE, M, N, K, T, L>& f, const details::stored<T>* p,
                                                            unsigned ldm) {
     static_assert(!std::is_same_v<USE, accumulator>, "an accumulator is loaded with its memory layout as last argument");
     using F = fragment<USE, M, N, K, T, L>;
     constexpr bool k_is_fast = std::is_same_v<USE, matrix_a> == std::is_same_v<L, row_major>;
-    details::whole_warp("load_matrix_sync");
+    csim::mma::meet("load_matrix_sync");
     details::check_matrix(p, ldm, "load_matrix_sync");
     for (int i = 0; i < F::csim_unique; ++i) {
         auto at = details::operand_place<F::csim_rows, details::elements_per_register<T>()>(csim_lane(), i);
         const auto* q = p + (k_is_fast ? (size_t)at.row * ldm + at.column : (size_t)at.column * ldm + at.row);
-        csim_access(q, sizeof *q, 0, 0, __builtin_return_address(0));
-        for (int copy = i; copy < F::num_elements; copy += F::csim_unique) f.x[copy] = *q;
+        details::stored<T> element = *q;
+        for (int copy = i; copy < F::num_elements; copy += F::csim_unique) f.x[copy] = element;
     }
-    details::whole_warp("load_matrix_sync");
+    csim::mma::meet("load_matrix_sync");
 }
 template <int M, int N, int K, class T>
-CSIM_PLAIN __attribute__((noinline)) void load_matrix_sync(fragment<accumulator, M, N, K, T>& f, const T* p, unsigned ldm,
+CSIM_HERE void load_matrix_sync(fragment<accumulator, M, N, K, T>& f, const T* p, unsigned ldm,
                                                            layout_t layout) {
-    details::whole_warp("load_matrix_sync");
+    csim::mma::meet("load_matrix_sync");
     details::check_matrix(p, ldm, "load_matrix_sync");
     for (int i = 0; i < f.num_elements; ++i) {
         auto at = details::accumulator_place<M, N>(csim_lane(), i);
         const T* q = p + (layout == mem_row_major ? (size_t)at.row * ldm + at.column : (size_t)at.column * ldm + at.row);
-        csim_access(q, sizeof *q, 0, 0, __builtin_return_address(0));
         f.x[i] = *q;
     }
-    details::whole_warp("load_matrix_sync");
+    csim::mma::meet("load_matrix_sync");
 }
 template <int M, int N, int K, class T>
-CSIM_PLAIN __attribute__((noinline)) void store_matrix_sync(T* p, const fragment<accumulator, M, N, K, T>& f, unsigned ldm,
+CSIM_HERE void store_matrix_sync(T* p, const fragment<accumulator, M, N, K, T>& f, unsigned ldm,
                                                             layout_t layout) {
-    details::whole_warp("store_matrix_sync");
+    csim::mma::meet("store_matrix_sync");
     details::check_matrix(p, ldm, "store_matrix_sync");
     for (int i = 0; i < f.num_elements; ++i) {
         auto at = details::accumulator_place<M, N>(csim_lane(), i);
         T* q = p + (layout == mem_row_major ? (size_t)at.row * ldm + at.column : (size_t)at.column * ldm + at.row);
-        csim_access(q, sizeof *q, 1, 0, __builtin_return_address(0));
         *q = f.x[i];
     }
-    details::whole_warp("store_matrix_sync");
+    csim::mma::meet("store_matrix_sync");
 }
 
 namespace details {
@@ -178,16 +166,17 @@ template <class A, class B, class C, class D> struct MultiplySlot {
     const B* b;
     const C* c;
     D* d;
-    bool saturate;
+    bool saturate, complete;
 };
 template <int M, int N, int K, class A, class B, class C, class D> struct Multiply {
     using T = typename A::element_type;
     using Value = decltype(value_of(stored<T>()));
     CSIM_PLAIN static void exec(void* const* slots, unsigned) {
+        if (!csim::mma::whole_warp(slots)) return;
         Value a[M][K], b[N][K];
         for (int lane = 0; lane < 32; ++lane) {
             auto* s = static_cast<MultiplySlot<A, B, C, D>*>(slots[lane]);
-            if (!s) return csim::mma::need_full_warp("mma_sync");
+            s->complete = true;
             for (int i = 0; i < A::csim_unique; ++i) {
                 Place at = operand_place<M, elements_per_register<T>()>(lane, i);
                 a[at.row][at.column] = value_of(s->a->x[i]);
@@ -211,14 +200,15 @@ template <int M, int N, int K, class A, class B, class C, class D> struct Multip
 }  // namespace details
 
 template <int M, int N, int K, class T, class LA, class LB, class TC, class TD>
-inline void mma_sync(fragment<accumulator, M, N, K, TD>& d, const fragment<matrix_a, M, N, K, T, LA>& a,
+CSIM_HERE void mma_sync(fragment<accumulator, M, N, K, TD>& d, const fragment<matrix_a, M, N, K, T, LA>& a,
                      const fragment<matrix_b, M, N, K, T, LB>& b, const fragment<accumulator, M, N, K, TC>& c,
                      bool saturate = false) {
     using A = fragment<matrix_a, M, N, K, T, LA>;
     using B = fragment<matrix_b, M, N, K, T, LB>;
     using C = fragment<accumulator, M, N, K, TC>;
     using D = fragment<accumulator, M, N, K, TD>;
-    details::MultiplySlot<A, B, C, D> slot{&a, &b, &c, &d, saturate};
+    details::MultiplySlot<A, B, C, D> slot{&a, &b, &c, &d, saturate, false};
     csim_warp_collective(0xffffffffu, &slot, &details::Multiply<M, N, K, A, B, C, D>::exec, "mma_sync");
+    csim::mma::need_full_warp(slot.complete, "mma_sync");
 }
 }  // namespace nvcuda::wmma

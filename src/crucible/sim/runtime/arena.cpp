@@ -55,9 +55,8 @@ void Arena::reserve() {
 
 bool Allocation::host_wrote(size_t offset, size_t bytes) const {
     if (all_written) return true;
-    for (const auto& range : written)
-        if (range.first <= offset && offset + bytes <= range.second) return true;
-    return false;
+    auto it = std::upper_bound(written.begin(), written.end(), offset, [](size_t o, const auto& range) { return o < range.first; });
+    return it != written.begin() && offset + bytes <= std::prev(it)->second;
 }
 
 // The next free span, going round when the top is reached. Address ranges of freed tensors are reused as late as possible.
@@ -85,6 +84,7 @@ void* Arena::allocate(size_t n, const char* tag) {
     reserve();
     std::lock_guard<std::recursive_mutex> lock(mutex);
     cached_ = nullptr;
+    version++;
     const size_t body = round_up(std::max<size_t>(n, 1), kPage);
     const size_t gap = kRedZone + std::min<size_t>(round_up(n / 4, kPage), size_t(1) << 30);
     const uintptr_t at = place(body + gap);
@@ -120,6 +120,7 @@ void Arena::forget_oldest_freed() {
 bool Arena::release(void* p) {
     std::lock_guard<std::recursive_mutex> lock(mutex);
     cached_ = nullptr;
+    version++;
     auto it = allocations_.find(uintptr_t(p));
     if (it == allocations_.end() || it->second.freed) return false;
     it->second.freed = true;

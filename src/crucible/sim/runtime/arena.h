@@ -1,5 +1,6 @@
 // Simulated device memory: one reserved range of addresses, committed lazily, with its shadow cells beside it.
 #pragma once
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -50,6 +51,7 @@ class Arena {
     // The allocation nearest to an address that lies in none, live ones first.
     Allocation* nearest(uintptr_t address);
     size_t bytes_in_use() const { return in_use_; }
+    std::atomic<uint64_t> version{0};   // changes whenever an Allocation may move or change
     std::recursive_mutex mutex;
 
  private:

@@ -9,6 +9,7 @@
 
 #include "check.h"
 #include "../include/csim/async.h"
+#include "report.h"
 
 namespace csim {
 namespace {
@@ -32,6 +33,7 @@ struct Queue {
             csim_access(copies[i].target, copies[i].size, 1, 0, copies[i].pc);
             memcpy(copies[i].target, copies[i].bytes, copies[i].size);
         }
+        RuntimeSection section;
         copies.erase(copies.begin(), copies.begin() + end);
         groups.erase(groups.begin(), groups.begin() + ptrdiff_t(done));
         for (uint32_t& group : groups) group -= end;
@@ -42,6 +44,7 @@ struct Queue {
 std::unordered_map<uint64_t, Queue> queues;
 
 Queue& my_queue() {
+    RuntimeSection section;
     const uint64_t block = current->block->begin;
     if (queues.size() > 1 << 15)
         for (auto it = queues.begin(); it != queues.end();) it = it->first >> 10 < launch->begin ? queues.erase(it) : std::next(it);
@@ -70,27 +73,31 @@ using namespace csim;
 
 extern "C" {
 
-void csim_async_copy(void* target, const void* source, unsigned size, unsigned source_bytes, const char* name, int only_16, void* pc) {
+void csim_async_copy(void* target, const void* source, unsigned size, unsigned source_bytes, const char* name, int only_16) {
     if (!current) return;
+    void* pc = __builtin_return_address(0);
     if (!(size == 16 || (!only_16 && (size == 4 || size == 8))))
-        csim_fail("misaligned", "%s copies %u bytes; it can copy %s", name, size, only_16 ? "16" : "4, 8 or 16");
-    if (source_bytes > size) csim_fail("out_of_bounds", "%s is asked to read %u bytes for a copy of %u", name, source_bytes, size);
+        report_from_device("misaligned", pc, "%s copies %u bytes; it can copy %s", name, size, only_16 ? "16" : "4, 8 or 16");
+    if (source_bytes > size)
+        report_from_device("out_of_bounds", pc, "%s is asked to read %u bytes for a copy of %u", name, source_bytes, size);
     const bool target_fits = uintptr_t(target) % size == 0;
     if (!target_fits || (source_bytes && uintptr_t(source) % size))
-        csim_fail("misaligned", "%s of %u bytes: the %s address %p is not a multiple of %u", name, size, target_fits ? "global" : "shared",
-                  target_fits ? source : target, size);
+        report_from_device("misaligned", pc, "%s of %u bytes: the %s address %p is not a multiple of %u", name, size,
+                           target_fits ? "global" : "shared", target_fits ? source : target, size);
     Copy copy{static_cast<char*>(target), size, {}, pc};
     if (source_bytes) {
         csim_access(source, source_bytes, 0, 0, pc);
         memcpy(copy.bytes, source, source_bytes);
     }
     csim_access(target, size, 1, 0, pc);   // somebody who still reads the old contents is in a race already
+    RuntimeSection section;
     forget(target, size);
     my_queue().copies.push_back(copy);
 }
 
 void csim_async_commit(void) {
     if (!current) return;
+    RuntimeSection section;
     Queue& q = my_queue();
     q.groups.push_back(uint32_t(q.copies.size()));
 }

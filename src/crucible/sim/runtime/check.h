@@ -26,27 +26,35 @@ inline bool write_is_old_news(const Hot& h, const Cell& c) {
     return c.write == (h.stamp | kWritten) && c.read == 0 && h.fast_epoch == h.epoch;
 }
 
+template <unsigned kAccess> inline bool old_news(const Hot& h, Cell& c) {
+    return kAccess == kWrite ? write_is_old_news(h, c) : read_is_old_news(h, c);
+}
+
 template <unsigned kBytes, unsigned kAccess> inline void check_access(void* p, void* pc) {
     Hot* h = active_hot;
     if (__builtin_expect(!h, 1)) return;
     const uintptr_t a = uintptr_t(p);
     h->accesses++;
-    Cell* cells;
+    Cell *words, *bytes;
     size_t offset = a - h->arena_base;
-    if (offset < h->arena_size) cells = h->words;
+    if (offset < h->arena_size) words = h->words, bytes = h->bytes;
     else {
         offset = a - h->shared.low;
-        if (offset < h->shared.size) cells = h->shared.words;
+        if (offset < h->shared.size) words = h->shared.words, bytes = h->shared.bytes;
         else {
             if (a - h->stack_low < h->stack_size) return;
             slow_access(a, kBytes, kAccess, pc);
             return;
         }
     }
-    if (kBytes >= 4 && offset % 4 == 0 && --h->budget > 0) {
+    if (--h->budget > 0 && offset % (kBytes < 4 ? kBytes : 4) == 0) {
         bool known = true;
-        for (unsigned i = 0; i < (kBytes + 3) / 4; i++)
-            known &= kAccess == kWrite ? write_is_old_news(*h, cells[offset / 4 + i]) : read_is_old_news(*h, cells[offset / 4 + i]);
+        if (kBytes < 4) {
+            known = words[offset / 4].read & kSplit;
+            for (unsigned i = 0; known && i < kBytes; i++) known = old_news<kAccess>(*h, bytes[offset + i]);
+        } else {
+            for (unsigned i = 0; i < kBytes / 4; i++) known &= old_news<kAccess>(*h, words[offset / 4 + i]);
+        }
         if (known) return;
     }
     slow_access(a, kBytes, kAccess, pc);

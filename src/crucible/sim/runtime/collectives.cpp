@@ -144,8 +144,9 @@ uint32_t target(const Block& b, const Barrier& bar) { return bar.expected ? bar.
 void arrive(Block& b, int id, int threads, const char* name, int line, void* site) {
     if (id < 0 || id > 15) report_from_device("launch_error", site, "barrier number %d does not exist (0 to 15 do)", id);
     Barrier& bar = b.barriers[id];
-    const uint32_t expected = threads > 0 && uint32_t(threads) != b.live ? uint32_t(threads) : 0;
-    if (threads < 0 || threads % 32 || (expected > b.threads.size() && threads > 0))
+    const uint32_t whole = uint32_t(b.threads.size() + 31) / 32 * 32;
+    const uint32_t expected = uint32_t(threads) == whole ? 0 : uint32_t(threads);   // 0: all live threads
+    if (threads < 0 || threads % 32 || expected > whole)
         report_from_device("barrier_divergence", site, "%s expects %d threads, which is not a multiple of 32 up to the block's %zu", name,
                            threads, b.threads.size());
     if (bar.arrived == 0) {
@@ -166,7 +167,7 @@ void arrive(Block& b, int id, int threads, const char* name, int line, void* sit
 void barrier(int id, int threads, const char* name, int line, void* site) {
     Thread* me = current;
     if (!me) return;   // host code
-    if (hot.pending_count) settle_pending();
+    if (needs_settling()) settle_thread();
     Block& b = *me->block;
     arrive(b, id, threads, name, line, site);
     if (b.barriers[id].arrived >= target(b, b.barriers[id])) {
@@ -183,7 +184,7 @@ void barrier(int id, int threads, const char* name, int line, void* site) {
 void collective(unsigned mask, void* slot, csim_warp_exec exec, const char* name, int line, void* site) {
     Thread* me = current;
     if (!me) return;
-    if (hot.pending_count) settle_pending();
+    if (needs_settling()) settle_thread();
     Warp& w = *me->warp;
     if (!(mask >> me->lane & 1))
         report_from_device("warp_divergence", site, "lane %u calls %s with mask 0x%08x, which does not include it", me->lane, name, mask);
@@ -238,6 +239,15 @@ void barrier_thread_exited(Block& b) {
         if (b.barriers[id].arrived && !b.barriers[id].expected && b.barriers[id].arrived >= b.live) release_barrier(b, id);
 }
 
+void yield_at(void* pc) {
+    Thread* me = current;
+    if (!me) return;
+    me->site = pc;
+    me->what = "a polling loop";
+    me->block->spinning++;
+    wait_here(Wait::spin);
+}
+
 bool resolve_active_masks(Block& b) {
     bool any = false;
     for (Warp& w : b.warps) {
@@ -260,6 +270,10 @@ bool resolve_active_masks(Block& b) {
 
 // Nothing in this block can go on: say why. The report names the first thread that waits.
 bool explain_stall(Block& b, bool idle) {
+    if (launch->sampled && idle) {   // what it waits for may not be among the blocks that run
+        b.cut = true;
+        return true;
+    }
     const Thread *at_warp = nullptr, *at_barrier = nullptr, *spins = nullptr, *waits = nullptr;
     for (const Thread& t : b.threads) {
         if (t.wait == Wait::warp && !at_warp) at_warp = &t;
@@ -345,7 +359,7 @@ void csim_block_barrier(int id, int threads, const char* name) { barrier(id, thr
 void csim_block_arrive(int id, int threads, const char* name) {
     Thread* me = current;
     if (!me) return;
-    if (hot.pending_count) settle_pending();
+    if (needs_settling()) settle_thread();
     Block& b = *me->block;
     arrive(b, id, threads, name, 0, __builtin_return_address(0));
     if (b.barriers[id].arrived >= target(b, b.barriers[id])) release_barrier(b, id);
@@ -388,20 +402,15 @@ void csim_fence(int scope) {
     if (!current) return;
     if (scope > 0) {
         current->fenced = current->block->epoch;
+        current->stores_since_fence = 0;
         launch->any_fence = true;
     }
 }
 
-void csim_yield(void) {
-    Thread* me = current;
-    if (!me) return;
-    me->site = __builtin_return_address(0);
-    me->what = "a polling loop";
-    me->block->spinning++;
-    wait_here(Wait::spin);
-}
+void csim_yield(void) { yield_at(__builtin_return_address(0)); }
 
 unsigned long long csim_globaltimer(void) {
+    if (launch) launch->progress++;   // time passes: waiting for it is no deadlock
     timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (unsigned long long)t.tv_sec * 1000000000ull + (unsigned long long)t.tv_nsec;

@@ -42,6 +42,7 @@ struct Thread {
     uint32_t clock = 0;      // see shadow.h
     uint32_t acquired = 0;   // epochs of other blocks up to this one happened before us
     uint32_t fenced = 0;     // our epoch at the last __threadfence: what a flag stored now publishes
+    uint32_t stores_since_fence = 0;
 
     // where it waits
     const char* what = nullptr;
@@ -118,7 +119,8 @@ struct Block {
     bool tainted = false;             // unwritten shared memory was read
     bool cut = false;                 // sampling: gave up after enough accesses
     bool resident = false;
-    uint64_t touched_symbols[4] = {}; // static shared arrays used, for the shared memory limit
+    std::vector<bool> touched_symbols;   // static shared arrays used, for the shared memory limit
+    size_t touched_bytes = 0;
     // saved static shared memory while another block runs
     std::vector<unsigned char> saved_data;
     std::vector<Cell> saved_words, saved_bytes;
@@ -144,7 +146,7 @@ struct Hot {
     int64_t budget = INT64_MAX;   // accesses until the block is cut off (sampling)
     uintptr_t arena_base = 0;
     size_t arena_size = 0;
-    Cell* words = nullptr;
+    Cell *words = nullptr, *bytes = nullptr;   // the arena's shadow
     StaticShared shared;
     uintptr_t stack_low = 0;
     size_t stack_size = 0;
@@ -172,6 +174,7 @@ struct Launch {
     uint32_t begin = 0;             // first epoch
     std::vector<uint32_t> owner;    // block of each epoch since `begin` (kept only once interleaved)
     std::vector<Candidate> candidates;
+    std::vector<bool> foreign;      // static shared arrays that belong to other kernels of the source
     uint64_t progress = 0;          // writes that changed something, threads that ended: a poll that waits for none of these is stuck
     size_t shared_bytes = 0;
     size_t static_limit = 48 << 10;
@@ -195,12 +198,18 @@ void refresh_hot();                    // after `current`, its clock or its bloc
 void barrier_thread_exited(Block& b);  // collectives.cpp: an exit may complete a barrier
 void warp_thread_exited(Warp& w);
 bool resolve_active_masks(Block& b);
+void yield_at(void* pc);               // let others run; pc names the place in reports
 bool explain_stall(Block& b, bool grid_waiting);   // files a deadlock or divergence report; true if it did
+
+[[noreturn]] void out_of_time(void* pc);   // watchdog.cpp
 
 // checks (check.cpp)
 void settle_pending();
+void settle_thread();                  // before the running thread waits or ends: judge what is still open
+bool needs_settling();
+void note_atomic(uintptr_t address);   // the running thread updates it atomically
 void settle_candidates(Launch& l);
-bool happened_before(uint64_t record, bool shared);
+void settle_flow();                    // at the end of a launch: report poison that reached a result, if nothing else explains it
 
 struct RuntimeSection {   // work the watchdog must not interrupt
     bool before;

@@ -12,7 +12,7 @@ using namespace csim;
 
 extern "C" {
 
-void csim_volatile_read(const void* p, size_t n);
+void csim_volatile_read(const void* p, size_t n, void* pc);
 
 void __tsan_init(void) {}
 void __tsan_func_entry(void*) {}
@@ -46,8 +46,8 @@ static void volatile_read(void* p, size_t n, void* pc) {
     hot.accesses++;
     hot.budget--;
     // The check comes last: it looks at what has been published to us, and others may run while we poll.
-    if (plausible(uintptr_t(p))) csim_volatile_read(p, n);
-    slow_access(uintptr_t(p), n, shared_address(uintptr_t(p)) ? kRead : kAtomicAccess, pc);
+    if (plausible(uintptr_t(p))) csim_volatile_read(p, n, pc);
+    slow_access(uintptr_t(p), n, shared_address(uintptr_t(p)) ? kRead | kVolatile : kAtomicAccess, pc);
 }
 static void volatile_write(void* p, size_t n, void* pc) {
     if (!active_hot) return;

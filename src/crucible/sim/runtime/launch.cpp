@@ -6,6 +6,7 @@
 #include <map>
 #include <mutex>
 
+#include "bounds.h"
 #include "check.h"
 #include "config.h"
 #include "cuda_errors.h"
@@ -80,6 +81,7 @@ void set_hot(Launch& l) {
     hot.arena_base = arena.base;
     hot.arena_size = arena.size;
     hot.words = arena.words;
+    hot.bytes = arena.bytes;
     hot.stack_low = uintptr_t(stacks.low);
     hot.stack_size = size_t(stacks.high - stacks.low);
     hot.shared = StaticShared();
@@ -88,6 +90,31 @@ void set_hot(Launch& l) {
         hot.shared.size = l.module->shared_high - l.module->shared_low;
         hot.shared.words = l.module->words;
         hot.shared.bytes = l.module->bytes;
+    }
+}
+
+// "void (anonymous namespace)::scale<float>(float const*, int)" and "scale<float>" -> "scale"
+std::string base_name(const std::string& function) {
+    std::string text = function;
+    const std::string anonymous = "(anonymous namespace)";
+    for (size_t at; (at = text.find(anonymous)) != std::string::npos;) text.erase(at, anonymous.size());
+    text = text.substr(0, text.find('('));
+    text = text.substr(0, text.find('<'));
+    while (!text.empty() && text.back() == ' ') text.pop_back();
+    const size_t start = text.find_last_of(" :");
+    return start == std::string::npos ? text : text.substr(start + 1);
+}
+
+// Shared arrays of the source's other kernels lie beside ours in memory, but are no business of this launch.
+void find_foreign_arrays(Launch& l) {
+    if (!l.module) return;
+    l.foreign.assign(l.module->shared.size(), false);
+    if (!l.info->kernels || !l.info->kernel) return;
+    const std::string all = l.info->kernels, mine = base_name(l.info->kernel);
+    if (all.find("," + mine + ",") == std::string::npos) return;   // called through a pointer: we do not know who it is
+    for (size_t i = 0; i < l.foreign.size(); i++) {
+        const std::string owner = base_name(l.module->shared[i].function);
+        l.foreign[i] = owner != mine && all.find("," + owner + ",") != std::string::npos;
     }
 }
 
@@ -137,10 +164,13 @@ int run_launch(const csim_launch_info& info) {
     l.module = Module::of(info.anchor);
     l.shared_bytes = info.shared_bytes;
     l.total_limit = limits().shared_per_block_optin;
+    l.sampled = config.sample_blocks > 0;
     arena.reserve();
     if (!stacks.low) stacks.give(stacks.take());
     set_hot(l);
+    find_foreign_arrays(l);
     forget_overflow();
+    forget_bad_index();
     launch = &l;
     active_hot = config.checked ? &hot : nullptr;
     in_runtime = false;
@@ -151,6 +181,7 @@ int run_launch(const csim_launch_info& info) {
     active_hot = nullptr;
     in_runtime = false;
     settle_candidates(l);
+    settle_flow();
     total_accesses += hot.accesses - before;
     std::string code;
     const bool filed = any_filed();

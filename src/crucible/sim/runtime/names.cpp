@@ -117,6 +117,12 @@ Named name_of(uintptr_t address) {
     return n;
 }
 
+bool is_argument(const Allocation& a) {
+    for (const Argument& arg : pointers())
+        if (arg.value >= a.base && arg.value < a.base + (a.size ? a.size : 1)) return true;
+    return false;
+}
+
 Allocation* owner_of(uintptr_t address) {
     Allocation* best = nullptr;
     uintptr_t best_distance = ~uintptr_t(0);

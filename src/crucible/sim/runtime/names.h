@@ -17,6 +17,7 @@ Named name_of(const Allocation& a);                    // text without a positio
 Allocation* owner_of(uintptr_t address);
 // The argument that is this host address or points just before it, as written at the launch; empty if none.
 std::string host_argument(uintptr_t address);
+bool is_argument(const Allocation& a);   // does an argument of this launch point into it?
 std::string short_name(const std::string& argument);   // "x.data_ptr<float>()" -> "x"
 
 }  // namespace csim

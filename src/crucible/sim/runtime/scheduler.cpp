@@ -110,7 +110,7 @@ void call_kernel() {
 void runner() {
     for (;;) {
         call_kernel();
-        if (hot.pending_count) settle_pending();
+        if (needs_settling()) settle_thread();
         Thread& t = *current;
         Block& b = *t.block;
         char* stack = t.stack;
@@ -222,7 +222,8 @@ void start_block(Block& b, uint64_t number) {
     b.at_grid = b.spinning = 0;
     b.tainted = b.cut = b.saved = false;
     b.resident = true;
-    memset(b.touched_symbols, 0, sizeof b.touched_symbols);
+    b.touched_symbols.assign(launch->module ? launch->module->shared.size() : 0, false);
+    b.touched_bytes = 0;
     b.previous_begin = epochs_of_last_start;
     b.begin = new_epoch(b);
     epochs_of_last_start = b.begin;
@@ -282,7 +283,6 @@ class BlockOrder {
                 if (std::find(chosen_.begin(), chosen_.end(), pick) == chosen_.end()) chosen_.push_back(pick);
             }
             count_ = chosen_.size();
-            launch->sampled = true;
             std::sort(chosen_.begin(), chosen_.end());
         }
         if (config.schedule == Schedule::random && count_ > 1) {   // a permutation without storing one: i -> (i * step + offset) mod n
@@ -317,7 +317,7 @@ void refresh_hot() {
     hot.epoch = t.block->epoch;
     hot.leaf = leaf_of(t.number);
     hot.stamp = make_record(hot.epoch, t.clock, hot.leaf);
-    hot.fast_epoch = hot.pending_count || t.block->tainted ? ~0u : hot.epoch;
+    hot.fast_epoch = hot.pending_count || t.block->tainted || stop_requested ? ~0u : hot.epoch;
 }
 
 uint32_t new_epoch(Block& b) {
@@ -342,7 +342,7 @@ void make_ready(Thread* t) {
 }
 
 void wait_here(Wait why) {
-    if (hot.pending_count) settle_pending();
+    if (needs_settling()) settle_thread();
     Thread* me = current;
     me->wait = why;
     me->warp->runnable--;
@@ -429,7 +429,7 @@ void run_grid(Launch& l) {
             continue;
         }
         if (!order.empty() && (residents.size() + 1) * threads <= kResidentThreads) continue;
-        if (++idle_rounds >= 100 && !residents.empty()) explain_stall(*residents[0], true);
+        if (++idle_rounds >= 100 && !residents.empty() && explain_stall(*residents[0], true) && residents[0]->cut) finish(0);
     }
     for (auto& b : residents) {
         reclaim_stacks(*b);

@@ -3,10 +3,12 @@
 // An overflowing signed multiplication is index arithmetic gone wrong, or a hash that wraps on purpose. The two look alike, so an
 // overflow is only noted at first: it becomes a report if the thread goes on to touch memory out of bounds, and at once in a
 // sampled launch at full size unless the same line overflowed at a small size already.
+#include <cstdlib>
 #include <cstring>
 #include <set>
 #include <string>
 
+#include "bounds.h"
 #include "check.h"
 #include "overflow.h"
 #include "report.h"
@@ -120,8 +122,14 @@ void __ubsan_handle_out_of_bounds(void* raw, uintptr_t index) {
     in_runtime = true;
     const OutOfBounds* data = static_cast<OutOfBounds*>(raw);
     Finding f = at(data->location, "out_of_bounds");
-    f.text = format_text("out-of-bounds index %lld into an array of type %s", integer(data->index, index), bare(data->array->name).c_str());
-    report(std::move(f));
+    const long long i = integer(data->index, index);
+    const std::string type = bare(data->array->name);
+    f.text = format_text("out-of-bounds index %lld into an array of type %s", i, type.c_str());
+    const size_t bracket = type.find('[');
+    const long long length = bracket == std::string::npos ? 0 : atoll(type.c_str() + bracket + 1);
+    if (i < 0 || i >= length * 256 || type.find('[', bracket + 1) != std::string::npos) report(std::move(f));
+    note_bad_index(std::move(f), long(i));
+    in_runtime = false;
 }
 
 void __ubsan_handle_add_overflow(void* d, uintptr_t a, uintptr_t b) { overflow(static_cast<Overflow*>(d), "+", a, b); }

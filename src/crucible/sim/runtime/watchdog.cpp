@@ -11,8 +11,10 @@
 #include <ucontext.h>
 #include <unistd.h>
 
+#include "bounds.h"
 #include "check.h"
 #include "config.h"
+#include "modules.h"
 #include "report.h"
 
 #ifndef sigev_notify_thread_id
@@ -74,25 +76,33 @@ void on_fault(int signal, siginfo_t* info, void* context) {
     unblock(signal);
     const uintptr_t address = uintptr_t(info->si_addr);
     void* pc = after(program_counter(context));
+    if (bad_index_waits()) settle_bad_index();   // an index past a local array has wrecked the stack
     if (signal == SIGFPE) report_from_device("index_overflow", pc, "integer division by zero");
     if (stacks.in_guard(address))
         report_from_device("out_of_bounds", pc, "stack overflow: a thread needs more than %zu KiB of local memory", StackPool::kSize >> 10);
     report_from_device("out_of_bounds", pc, "the kernel touched address 0x%zx, which is not device memory", size_t(address));
 }
 
+bool in_this_library(void* pc) {
+    static Module* self = nullptr;
+    if (!self) self = Module::of(reinterpret_cast<void*>(&on_simulated_thread));
+    for (const Segment& s : self->segments)
+        if (uintptr_t(pc) >= s.low && uintptr_t(pc) < s.high) return true;
+    return false;
+}
+
 void on_time(int, siginfo_t*, void* context) {
     if (!on_simulated_thread()) return;
-    if (in_runtime) {   // try again in a moment
+    if (in_runtime || in_this_library(program_counter(context))) {   // the next access stops it; if there is none, we are back soon
         stop_requested = 1;
+        hot.fast_epoch = ~0u;
         struct itimerspec soon = {};
         soon.it_value.tv_nsec = 1000000;
         timer_settime(timer, 0, &soon, nullptr);
         return;
     }
-    in_runtime = true;
     unblock(watchdog_signal());
-    report_from_device("kernel_time", after(program_counter(context)), "the kernel was still running after %.3g s of processor time",
-                       config.kernel_seconds);
+    out_of_time(after(program_counter(context)));
 }
 
 void install_handlers() {
@@ -126,8 +136,17 @@ void ensure_alternate_stack() {   // an overflowing stack cannot hold the handle
 }
 }  // namespace
 
+void out_of_time(void* pc) {
+    in_runtime = true;
+    stop_requested = 0;
+    report_from_device("kernel_time", pc, "the kernel was still running after %.3g s of processor time", config.kernel_seconds);
+    __builtin_unreachable();
+}
+
 void watchdog_start(double seconds) {
     install_handlers();
+    in_this_library(nullptr);   // finds itself now: the handler must not
+    stop_requested = 0;
     ensure_alternate_stack();
     runner_thread = pthread_self();
     const pid_t me = pid_t(syscall(SYS_gettid));

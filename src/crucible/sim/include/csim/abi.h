@@ -56,6 +56,7 @@ struct csim_launch_info {
   const void* function;           // the kernel's address where it is known, else null
   const void* anchor;             // any code address inside the module that launches
   int max_threads;                // from __launch_bounds__, 0 if unknown
+  const char* kernels;            // names of all kernels of the source, each between commas (",a,b,"), or null: whose __shared__ is whose
 };
 int csim_launch(const struct csim_launch_info* info);   // 1: a report was filed, the caller must throw csim_last_message()
 

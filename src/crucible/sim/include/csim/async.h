@@ -8,8 +8,7 @@
 
 extern "C" {
 // size: 4, 8 or 16 (16 only, if `only_16`). Bytes past `source_bytes` are filled with zeros.
-void csim_async_copy(void* target, const void* source, unsigned size, unsigned source_bytes, const char* name, int only_16,
-                     void* pc);
+void csim_async_copy(void* target, const void* source, unsigned size, unsigned source_bytes, const char* name, int only_16);
 void csim_async_commit(void);
 void csim_async_wait_group(unsigned groups_left);
 void csim_async_wait_all(void);
@@ -20,9 +19,9 @@ namespace csim::async {
 inline uint32_t source_bytes(bool ignore_source, uint32_t size) { return ignore_source ? 0 : size; }
 template <class T> inline uint32_t source_bytes(T bytes, uint32_t) { return (uint32_t)bytes; }
 
-[[gnu::noinline]] inline void copy(void* target, const void* source, uint32_t size, uint32_t source_bytes, const char* name,
-                                   bool only_16 = false) {
-    csim_async_copy(target, source, size, source_bytes, name, only_16, __builtin_return_address(0));
+inline __attribute__((always_inline)) void copy(void* target, const void* source, uint32_t size, uint32_t source_bytes,
+                                                const char* name, bool only_16 = false) {
+    csim_async_copy(target, source, size, source_bytes, name, only_16);
 }
 inline void commit() { csim_async_commit(); }
 inline void wait_group(uint32_t still_in_flight) { csim_async_wait_group(still_in_flight); }

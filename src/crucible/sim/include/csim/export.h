@@ -35,7 +35,7 @@ template <class... P> struct ExportedCall {
 
 template <class... P>
 int run_exported(void (*kernel)(P...), const char* name, const unsigned* grid_and_block, size_t smem, void** args, const char* args_text,
-                 int cooperative) {
+                 int cooperative, const char* kernels) {
     ExportedCall<P...> call{kernel, args};
     const size_t sizes[sizeof...(P) + 1] = {sizeof(P)..., 0};
     csim_launch_info info{};
@@ -53,13 +53,14 @@ int run_exported(void (*kernel)(P...), const char* name, const unsigned* grid_an
     info.arg_count = (int)sizeof...(P);
     info.function = (const void*)kernel;
     info.anchor = (const void*)info.thunk;
+    info.kernels = kernels;
     return csim_launch(&info);
 }
 }  // namespace csim
 
 #define CSIM_EXPORT(SYMBOL, NAME, ...)                                                                                              \
     extern "C" int csim_run_##SYMBOL(const unsigned* grid_and_block, size_t smem, void** args, const char* args_text, int cooperative) { \
-        return csim::run_exported(__VA_ARGS__, NAME, grid_and_block, smem, args, args_text, cooperative);                           \
+        return csim::run_exported(__VA_ARGS__, NAME, grid_and_block, smem, args, args_text, cooperative, CSIM_KERNELS);             \
     }                                                                                                                               \
     extern "C" const char* csim_signature_##SYMBOL() { return csim::signature_of(__VA_ARGS__); }
 #endif

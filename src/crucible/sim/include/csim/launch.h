@@ -28,6 +28,7 @@ struct Site {
     int line;
     const void* function;
     int max_threads;
+    const char* kernels;
 };
 
 inline void run(const Config& c, const Site& site, bool cooperative, void (*thunk)(void*), void* closure, size_t closure_bytes,
@@ -39,6 +40,7 @@ inline void run(const Config& c, const Site& site, bool cooperative, void (*thun
     info.line = site.line;
     info.function = site.function;
     info.max_threads = site.max_threads;
+    info.kernels = site.kernels;
     info.grid[0] = c.grid.x, info.grid[1] = c.grid.y, info.grid[2] = c.grid.z;
     info.block[0] = c.block.x, info.block[1] = c.block.y, info.block[2] = c.block.z;
     info.shared_bytes = c.shared_bytes;

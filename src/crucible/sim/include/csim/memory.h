@@ -9,13 +9,22 @@
 
 #include "csim/abi.h"
 
+// Wrappers that may file a report are always inlined: the report's line is then the line that used them.
+#define CSIM_HERE inline __attribute__((always_inline))
+
 namespace csim {
+// The place of the call, for checks made on behalf of the code around it.
+[[gnu::noinline]] inline void* here() {
+    asm volatile("");
+    return __builtin_return_address(0);
+}
+
 // The 4 GiB stretches of host memory in which converted pointers lay, and where in them. One or two in practice.
 struct SharedWindows {
     struct Window {
-        uintptr_t high, low, top;  // the upper half; lowest and highest pointer seen
+        uintptr_t high = 0, low = 0, top = 0;  // the upper half; lowest and highest pointer seen
     };
-    Window seen[8];
+    Window seen[8] = {};
     int count = 0;
 
     CSIM_PLAIN void remember(uintptr_t p) {
@@ -44,13 +53,13 @@ struct SharedWindows {
         return best;
     }
 };
-inline SharedWindows shared_windows;
+inline constinit SharedWindows shared_windows;
 
 CSIM_PLAIN inline size_t to_shared(const volatile void* p) {
     shared_windows.remember((uintptr_t)p);
     return (uint32_t)(uintptr_t)p;
 }
-CSIM_PLAIN inline void* from_shared(uint64_t address) {
+CSIM_HERE void* from_shared(uint64_t address) {
     if (address >> 32)
         csim_fail("out_of_bounds",
                   "0x%llx is used as an address in shared memory, but is a generic pointer; convert it with "

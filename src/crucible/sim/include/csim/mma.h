@@ -66,14 +66,21 @@ inline float toward_zero(double x) {
     return f;
 }
 
-[[gnu::noinline]] inline void need_full_warp(const char* name) {
-    csim_fail("warp_divergence", "%s needs all 32 lanes of the warp, and some have exited or do not exist", name);
+// A collective of the whole warp sets `incomplete` in every slot when a lane is missing; the caller then says so.
+CSIM_PLAIN inline bool whole_warp(void* const* slots) {
+    for (int lane = 0; lane < 32; ++lane)
+        if (!slots[lane]) return false;
+    return true;
+}
+CSIM_HERE void need_full_warp(bool complete, const char* name) {
+    if (!complete)
+        csim_fail("warp_divergence", "%s needs all 32 lanes of the warp, and some have exited or do not exist", name);
 }
 
 template <class R> struct Slot {
     const R *a, *b, *c;
     R* d;
-    bool saturate;
+    bool saturate, complete;
 };
 
 template <class A, class B, Acc ACC, int M, int K, class R> struct Multiply {
@@ -81,10 +88,11 @@ template <class A, class B, Acc ACC, int M, int K, class R> struct Multiply {
     static constexpr int E = A::per_register, HALVES = M / 8, BLOCKS = K / (4 * E);
 
     CSIM_PLAIN static void exec(void* const* slots, unsigned) {
+        if (!whole_warp(slots)) return;
         Value a[M][K], b[8][K];
         for (int lane = 0; lane < 32; ++lane) {
             auto* s = static_cast<Slot<R>*>(slots[lane]);
-            if (!s) return need_full_warp("mma.sync");
+            s->complete = true;
             int g = lane >> 2, t = lane & 3;
             for (int kb = 0; kb < BLOCKS; ++kb)
                 for (int i = 0; i < E; ++i) {
@@ -132,20 +140,26 @@ template <class A, class B, Acc ACC, int M, int K, class R> struct Multiply {
 
 // d = a * b + c on the fragments of one warp; the caller's registers, in the order of the PTX operands.
 template <class A, class B, Acc ACC, int M, int K, class R>
-inline void sync(R* d, const R* a, const R* b, const R* c, bool saturate = false) {
-    Slot<R> slot{a, b, c, d, saturate};
+CSIM_HERE void sync(R* d, const R* a, const R* b, const R* c, bool saturate = false) {
+    Slot<R> slot{a, b, c, d, saturate, false};
     csim_warp_collective(0xffffffffu, &slot, &Multiply<A, B, ACC, M, K, R>::exec, "mma.sync");
+    need_full_warp(slot.complete, "mma.sync");
 }
 
 // ---- ldmatrix / stmatrix: 8x8 tiles of 16-bit elements; lane 8*i + r brings the address of row r of tile i.
 // The warp meets twice: first so that what its lanes wrote before counts as written (these instructions wait for all
 // lanes), then, each lane having checked its own row, to move the data.
-inline void meet(const char* name) {
-    struct Nothing {
-        static void exec(void* const*, unsigned) {}
-    };
-    char nothing;
-    csim_warp_collective(0xffffffffu, &nothing, &Nothing::exec, name);
+struct MeetSlot {
+    bool complete;
+    CSIM_PLAIN static void exec(void* const* slots, unsigned) {
+        if (!whole_warp(slots)) return;
+        for (int lane = 0; lane < 32; ++lane) static_cast<MeetSlot*>(slots[lane])->complete = true;
+    }
+};
+CSIM_HERE void meet(const char* name) {
+    MeetSlot slot{false};
+    csim_warp_collective(0xffffffffu, &slot, &MeetSlot::exec, name);
+    need_full_warp(slot.complete, name);
 }
 struct MatrixSlot {
     uint16_t* row;
@@ -153,8 +167,7 @@ struct MatrixSlot {
 };
 template <int N, bool TRANSPOSED, bool STORE> struct MatrixMove {
     CSIM_PLAIN static void exec(void* const* slots, unsigned) {
-        for (int lane = 0; lane < 32; ++lane)
-            if (!slots[lane]) return need_full_warp(STORE ? "stmatrix" : "ldmatrix");
+        if (!whole_warp(slots)) return;
         for (int lane = 0; lane < 32; ++lane) {
             auto* s = static_cast<MatrixSlot*>(slots[lane]);
             for (int tile = 0; tile < N; ++tile) {
@@ -171,20 +184,20 @@ template <int N, bool TRANSPOSED, bool STORE> struct MatrixMove {
         }
     }
 };
-template <int N, bool TRANSPOSED> CSIM_PLAIN __attribute__((noinline)) void ldmatrix(uint32_t* out, const void* row) {
+template <int N, bool TRANSPOSED> CSIM_HERE void ldmatrix(uint32_t* out, const void* row) {
     meet("ldmatrix");
     if (csim_lane() < 8 * N) {
         if ((uintptr_t)row % 16) csim_fail("misaligned", "ldmatrix: the row address %p is not a multiple of 16", row);
-        csim_access(row, 16, 0, 0, __builtin_return_address(0));
+        csim_access(row, 16, 0, 0, nullptr);
     }
     MatrixSlot slot{(uint16_t*)row, out};
     csim_warp_collective(0xffffffffu, &slot, &MatrixMove<N, TRANSPOSED, false>::exec, "ldmatrix");
 }
-template <int N, bool TRANSPOSED> CSIM_PLAIN __attribute__((noinline)) void stmatrix(void* row, const uint32_t* in) {
+template <int N, bool TRANSPOSED> CSIM_HERE void stmatrix(void* row, const uint32_t* in) {
     meet("stmatrix");
     if (csim_lane() < 8 * N) {
         if ((uintptr_t)row % 16) csim_fail("misaligned", "stmatrix: the row address %p is not a multiple of 16", row);
-        csim_access(row, 16, 1, 0, __builtin_return_address(0));
+        csim_access(row, 16, 1, 0, nullptr);
     }
     MatrixSlot slot{(uint16_t*)row, (uint32_t*)in};
     csim_warp_collective(0xffffffffu, &slot, &MatrixMove<N, TRANSPOSED, true>::exec, "stmatrix");
@@ -193,11 +206,13 @@ template <int N, bool TRANSPOSED> CSIM_PLAIN __attribute__((noinline)) void stma
 // movmatrix: one 8x8 tile, transposed from registers to registers
 struct TransposeSlot {
     uint32_t in, out;
+    bool complete;
     CSIM_PLAIN static void exec(void* const* slots, unsigned) {
+        if (!whole_warp(slots)) return;
         uint16_t tile[8][8];
         for (int lane = 0; lane < 32; ++lane) {
             auto* s = static_cast<TransposeSlot*>(slots[lane]);
-            if (!s) return need_full_warp("movmatrix");
+            s->complete = true;
             for (int j = 0; j < 2; ++j) tile[lane >> 2][2 * (lane & 3) + j] = (uint16_t)(s->in >> (16 * j));
         }
         for (int lane = 0; lane < 32; ++lane) {
@@ -206,9 +221,10 @@ struct TransposeSlot {
         }
     }
 };
-inline uint32_t movmatrix(uint32_t value) {
-    TransposeSlot slot{value, 0};
+CSIM_HERE uint32_t movmatrix(uint32_t value) {
+    TransposeSlot slot{value, 0, false};
     csim_warp_collective(0xffffffffu, &slot, &TransposeSlot::exec, "movmatrix");
+    need_full_warp(slot.complete, "movmatrix");
     return slot.out;
 }
 }  // namespace csim::mma

@@ -50,7 +50,7 @@ template <class R> inline R poison() {
     std::memset(&value, 0xff, sizeof value);
     return value;
 }
-[[gnu::noinline]] inline void unsupported(const char* instruction, const char* reason) {
+CSIM_HERE void unsupported(const char* instruction, const char* reason) {
     csim_fail("unsupported_feature", "unsupported PTX instruction `%s`: %s is not simulated", instruction, reason);
 }
 
@@ -64,25 +64,28 @@ inline uint32_t dynamic_shared() { return (uint32_t)csim_dynamic_shared_bytes();
 
 // ---- memory
 inline void* generic_address(uint64_t address, int64_t offset) { return (char*)(uintptr_t)address + offset; }
-inline void* shared_address(uint64_t address, int64_t offset) { return from_shared((uint64_t)((int64_t)address + offset)); }
+CSIM_HERE void* shared_address(uint64_t address, int64_t offset) { return from_shared((uint64_t)((int64_t)address + offset)); }
 
-inline void check_alignment(const void* p, size_t bytes, const char* what) {
+CSIM_HERE void check_alignment(const void* p, size_t bytes, const char* what) {
     if ((uintptr_t)p % bytes)
         csim_fail("misaligned", "%s of %zu bytes at %p, which is not a multiple of %zu", what, bytes, p, bytes);
 }
+CSIM_PLAIN [[gnu::noinline]] inline void move(void* to, const void* from, size_t bytes) {
+    for (size_t i = 0; i < bytes; ++i) ((volatile char*)to)[i] = ((const volatile char*)from)[i];
+}
 // Polled: volatile, relaxed, acquire. Such accesses do not race with one another.
-template <bool POLLED, class T, size_t N> CSIM_PLAIN __attribute__((noinline)) void load(const void* p, T (&out)[N]) {
+template <bool POLLED, class T, size_t N> CSIM_HERE void load(const void* p, T (&out)[N]) {
     check_alignment(p, sizeof out, "a load");
-    if (POLLED) csim_atomic_begin(p, sizeof out, 0, __builtin_return_address(0));
-    else csim_access(p, sizeof out, 0, 0, __builtin_return_address(0));
-    std::memcpy((void*)out, p, sizeof out);
+    if (POLLED) csim_atomic_begin(p, sizeof out, 0, here());
+    else csim_access(p, sizeof out, 0, 0, nullptr);
+    move(out, p, sizeof out);
     if (POLLED) csim_atomic_end(p, sizeof out);
 }
-template <bool POLLED, class T, size_t N> CSIM_PLAIN __attribute__((noinline)) void save(void* p, const T (&in)[N]) {
+template <bool POLLED, class T, size_t N> CSIM_HERE void save(void* p, const T (&in)[N]) {
     check_alignment(p, sizeof in, "a store");
-    if (POLLED) csim_atomic_begin(p, sizeof in, 1, __builtin_return_address(0));
-    else csim_access(p, sizeof in, 1, 0, __builtin_return_address(0));
-    std::memcpy(p, (const void*)in, sizeof in);
+    if (POLLED) csim_atomic_begin(p, sizeof in, 1, here());
+    else csim_access(p, sizeof in, 1, 0, nullptr);
+    move(p, in, sizeof in);
     if (POLLED) csim_atomic_end(p, sizeof in);
 }
 
@@ -331,11 +334,11 @@ struct ShuffleSlot {
         }
     }
 };
-inline uint32_t shuffle(Shuffle mode, uint32_t value, uint32_t argument, uint32_t control, uint32_t mask, bool& in_range) {
+CSIM_HERE uint32_t shuffle(Shuffle mode, uint32_t value, uint32_t argument, uint32_t control, uint32_t mask, bool& in_range) {
     ShuffleSlot slot{mode, value, argument, control, 0, false};
     csim_warp_collective(mask, &slot, &ShuffleSlot::exec, "shfl.sync");
     in_range = slot.in_range;
     return slot.result;
 }
-inline void arrive(int id, int threads, const char* name) { csim_block_arrive(id, threads, name); }
+CSIM_HERE void arrive(int id, int threads, const char* name) { csim_block_arrive(id, threads, name); }
 }  // namespace csim::ptx

@@ -1,0 +1,78 @@
+"""Watches the functions of a candidate's extensions: which were called, which raised, and what if they returned nothing.
+
+An exception that an extension function throws may be swallowed by the candidate, which then lets torch do the work. And a
+kernel's result may be thrown away. Both show when the functions that load_inline returns are wrapped.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch.utils import cpp_extension
+
+KEPT = 20
+
+
+class ExtensionWatch:
+    """Wraps ``load_inline`` and ``load`` of this process; one instance a process, before the candidate is imported."""
+
+    def __init__(self) -> None:
+        self.called: Counter[str] = Counter()
+        self.raised: list[dict[str, str]] = []
+        self.spoil = False  # fill what the functions return or write with nan
+        self._load_inline, self._load = cpp_extension.load_inline, cpp_extension.load
+        cpp_extension.load_inline = self._wrapping(self._load_inline)
+        cpp_extension.load = self._wrapping(self._load)
+
+    def reset(self) -> None:
+        self.called.clear()
+        self.raised.clear()
+
+    def facts(self) -> dict[str, Any]:
+        return {"called": dict(self.called), "raised": list(self.raised[:KEPT])}
+
+    def _wrapping(self, loader: Any) -> Any:
+        @functools.wraps(loader)
+        def load(*args: Any, **kwargs: Any) -> Any:
+            module = loader(*args, **kwargs)
+            if isinstance(module, ModuleType):
+                for name, value in list(vars(module).items()):
+                    if not name.startswith("__") and callable(value) and not isinstance(value, type):
+                        setattr(module, name, self._watched(name, value))
+            return module
+
+        return load
+
+    def _watched(self, name: str, function: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self.called[name] += 1
+            before = self._copies(args) if self.spoil else []
+            try:
+                result = function(*args, **kwargs)
+            except Exception as error:
+                self.raised.append({"function": name, "type": type(error).__name__, "message": str(error)[:500]})
+                raise
+            if self.spoil:
+                self._spoil(result, before)
+            return result
+
+        return functools.update_wrapper(call, function, assigned=("__name__", "__doc__"), updated=())
+
+    @staticmethod
+    def _copies(args: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        return [(a, a.detach().clone()) for a in args if isinstance(a, torch.Tensor) and a.is_floating_point()]
+
+    @staticmethod
+    def _spoil(result: Any, before: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        results = result if isinstance(result, (list, tuple)) else [result]
+        with torch.no_grad():
+            for r in results:
+                if isinstance(r, torch.Tensor) and r.is_floating_point():
+                    r.detach().fill_(float("nan"))
+            for tensor, old in before:
+                if not torch.equal(tensor.detach(), old):
+                    tensor.detach().fill_(float("nan"))

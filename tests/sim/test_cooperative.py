@@ -1,0 +1,157 @@
+"""Cooperative groups and the pipeline functions."""
+
+import numpy as np
+import pytest
+import wrapper_cases as w
+
+from crucible.sim import kernel as sim
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    sim.reset()
+    yield
+    sim.reset()
+
+
+def test_groups():
+    given, words = w.run("groups")
+    blocks = len(given)
+    v = given.astype(np.int64)
+    out = words.reshape(blocks, 64, 24).transpose(2, 0, 1).astype(np.int64)
+    t = np.arange(64)
+    np.testing.assert_array_equal(out[0], np.broadcast_to(t + 64000, (blocks, 64)))
+    np.testing.assert_array_equal(out[1], np.broadcast_to(t % 32 + 100 * (t // 32), (blocks, 64)))
+    np.testing.assert_array_equal(out[2], np.broadcast_to(t % 4 + 100 * (t % 32 // 4) + 80000, (blocks, 64)))
+    np.testing.assert_array_equal(out[3], v[:, t // 32 * 32 + 7])
+    np.testing.assert_array_equal(out[4], v[:, np.where(t % 4 < 3, t + 1, t)])
+    np.testing.assert_array_equal(out[5], v[:, np.where(t % 4 >= 2, t - 2, t)])
+    np.testing.assert_array_equal(out[6], v[:, t ^ 3])
+    odd = (v & 1).reshape(blocks, 16, 4)
+    np.testing.assert_array_equal(out[7], np.repeat((odd << np.arange(4)).sum(axis=2), 4, axis=1))
+    np.testing.assert_array_equal(out[8], np.repeat(odd.any(axis=2) + 2 * odd.all(axis=2), 4, axis=1))
+    warps = v.reshape(blocks, 2, 32)
+    np.testing.assert_array_equal(out[10], np.repeat(warps.sum(axis=2) & 0xFFFFFFFF, 32, axis=1))
+    np.testing.assert_array_equal(out[11], np.repeat(v.reshape(blocks, 16, 4).min(axis=2), 4, axis=1))
+    np.testing.assert_array_equal(out[13].reshape(blocks, 2, 32), warps.cumsum(axis=2) & 0xFFFFFFFF)
+    four = v.reshape(blocks, 16, 4)
+    np.testing.assert_array_equal(out[14].reshape(blocks, 16, 4), (four.cumsum(axis=2) - four) & 0xFFFFFFFF)
+    for warp in range(2):
+        for block in range(blocks):
+            lanes = np.flatnonzero(warps[block, warp] & 2)
+            here = out[:, block, 32 * warp : 32 * warp + 32]
+            np.testing.assert_array_equal(here[15][lanes], np.arange(len(lanes)) + 100 * len(lanes))
+            np.testing.assert_array_equal(here[16][lanes], warps[block, warp][lanes[0]])
+            np.testing.assert_array_equal(here[17][lanes], (warps[block, warp][lanes] & 255).sum())
+            for label in range(4):
+                same = np.flatnonzero((warps[block, warp] & 3) == label)
+                np.testing.assert_array_equal(here[19][same], np.arange(len(same)) + 100 * len(same))
+
+
+def test_pipelines():
+    given, words = w.run("pipelines")
+    expected = given.copy()
+    expected[:, :256] = given[:, 255::-1]
+    zeroed = expected[:, 256:384].reshape(-1, 64, 2)
+    zeroed[:, 1::2, 1] = 0
+    np.testing.assert_array_equal(words, expected)
+
+
+KERNELS = r"""
+#include <cooperative_groups.h>
+#include <cooperative_groups/memcpy_async.h>
+#include <cooperative_groups/reduce.h>
+#include <cuda/pipeline>
+namespace cg = cooperative_groups;
+__global__ void grid_sum(const float* x, float* partial, float* out, int n) {
+    cg::grid_group grid = cg::this_grid();
+    cg::thread_block block = cg::this_thread_block();
+    auto tile = cg::tiled_partition<32>(block);
+    float sum = 0.0f;
+    for (int i = grid.thread_rank(); i < n; i += grid.size()) sum += x[i];
+    sum = cg::reduce(tile, sum, cg::plus<float>());
+    if (tile.thread_rank() == 0) atomicAdd(&partial[blockIdx.x], sum);
+    grid.sync();
+    if (grid.thread_rank() == 0) {
+        float total = 0.0f;
+        for (int b = 0; b < gridDim.x; ++b) total += partial[b];
+        out[0] = total;
+    }
+}
+__global__ void old_style(int* out) {
+    cg::thread_group block = cg::this_thread_block();
+    cg::thread_group part = cg::tiled_partition(block, 8);
+    part.sync();
+    out[threadIdx.x] = part.thread_rank() + 100 * part.size();
+}
+template <bool WAIT> __global__ void fetch(const float* x, float* y) {
+    __shared__ float tile[128];
+    auto block = cg::this_thread_block();
+    cg::memcpy_async(block, tile, x, sizeof(float) * 128);
+    if (WAIT) cg::wait(block); else block.sync();
+    y[threadIdx.x] = tile[127 - threadIdx.x];
+}
+__global__ void stages(const float* x, float* y) {
+    __shared__ float tile[2][64];
+    auto pipe = cuda::make_pipeline();
+    for (int s = 0; s < 2; ++s) {
+        pipe.producer_acquire();
+        cuda::memcpy_async(&tile[s][threadIdx.x], &x[s * 64 + threadIdx.x], sizeof(float), pipe);
+        pipe.producer_commit();
+    }
+    for (int s = 0; s < 2; ++s) {
+        pipe.consumer_wait();
+        __syncthreads();
+        y[s * 64 + threadIdx.x] = tile[s][63 - threadIdx.x];
+        pipe.consumer_release();
+    }
+}
+__global__ void clusters(int* out) { out[0] = cg::this_cluster().num_blocks(); }
+"""
+
+
+@pytest.fixture(scope="module")
+def kernels():
+    exports = {name: name for name in ("grid_sum", "old_style", "stages", "clusters")}
+    return sim.Kernel(KERNELS, exports | {"fetch": "fetch<true>", "fetch_early": "fetch<false>"})
+
+
+def test_grid_sync(kernels):
+    x = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
+    out = np.zeros(1, np.float32)
+    kernels("grid_sum", 4, 64, [x, np.zeros(4, np.float32), out, 1000], cooperative=True)
+    np.testing.assert_allclose(out[0], x.astype(np.float64).sum(), rtol=1e-4, atol=1e-4)
+
+
+def test_grid_sync_needs_a_cooperative_launch(kernels):
+    with pytest.raises(sim.SimulatorError):
+        kernels("grid_sum", 4, 64, [np.ones(8, np.float32), np.zeros(4, np.float32), np.zeros(1, np.float32), 8])
+
+
+def test_groups_without_a_type(kernels):
+    out = np.zeros(64, np.int32)
+    kernels("old_style", 1, 64, [out])
+    np.testing.assert_array_equal(out, np.arange(64) % 8 + 800)
+
+
+def test_group_copies(kernels):
+    x, y = np.arange(128, dtype=np.float32), np.zeros(128, np.float32)
+    kernels("fetch", 1, 128, [x, y])
+    np.testing.assert_array_equal(y, x[::-1])
+    kernels("stages", 1, 64, [x, y])
+    np.testing.assert_array_equal(y, np.concatenate([x[63::-1], x[:63:-1]]))
+
+
+def test_a_group_copy_that_was_not_waited_for(kernels):
+    x, y = np.arange(128, dtype=np.float32), np.zeros(128, np.float32)
+    try:
+        kernels("fetch_early", 1, 128, [x, y])
+    except sim.SimulatorError as error:
+        assert error.code in ("uninitialised_read", "race_shared")
+    else:
+        assert np.isnan(y).any()
+
+
+def test_clusters_are_named(kernels):
+    with pytest.raises(sim.SimulatorError, match="clusters are not simulated"):
+        kernels("clusters", 1, 1, [np.zeros(1, np.int32)])
