@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 def prove(reference: str | Path, candidate: str | Path, **options: Any) -> Proof:
     """Say whether ``ModelNew`` in one file can be trusted to do what ``Model`` in another does.
 
-    Options: ``device`` ("sim" or "cuda"; a GPU if there is one), ``dtype``, ``seed``, ``trials``, ``timeout``, ``quick``,
-    ``strict``, ``forward_only``, ``arch``, ``sanitize``, ``precision``, and ``progress``, a function of two strings. Returns a
-    ``Proof`` with ``verdict``, ``reason``, ``limits``, ``warnings`` and ``checks``.
+    Options: ``device`` ("sim" or "cuda"; a GPU if there is one), ``dtype``, ``seed``, ``trials``, ``timeout``,
+    ``quick``, ``strict``, ``forward_only``, ``arch``, ``sanitize``, ``precision``, and ``progress``, a function of two
+    strings. Returns a ``Proof`` with ``verdict``, ``reason``, ``limits``, ``warnings`` and ``checks``.
     """
     from crucible.prove.run import prove as run  # torch takes a second to import: not before it is needed
 

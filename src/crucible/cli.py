@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,8 +10,12 @@ from rich.console import Console
 
 from crucible import __version__
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
-                  help="Prove that a ModelNew computes what its reference computes: with or without a GPU.")
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Prove that a ModelNew computes what its reference computes: with or without a GPU.",
+)
 
 
 def _version(wanted: bool) -> None:
@@ -23,7 +25,9 @@ def _version(wanted: bool) -> None:
 
 
 @app.callback()
-def root(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which.")] = False) -> None:
+def root(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which.")] = False,
+) -> None:
     """crucible."""
 
 
@@ -31,15 +35,23 @@ def root(version: Annotated[bool, typer.Option("--version", callback=_version, i
 def prove(
     reference: Annotated[Path, typer.Argument(metavar="REF.py", help="a file with Model, get_inputs, get_init_inputs")],
     candidate: Annotated[Path, typer.Argument(metavar="NEW.py", help="a file with ModelNew")],
-    device: Annotated[str | None, typer.Option(help="cuda, or sim for the simulator [default: a GPU if there is one]")] = None,
-    dtype: Annotated[str | None, typer.Option(help="float32, float16, bfloat16 [default: as the reference declares]")] = None,
-    seed: Annotated[int | None, typer.Option(help="for inputs and weights [default: a new one, shown in the verdict]")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="cuda, or sim for the simulator [default: a GPU if there is one]")
+    ] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="float32, float16, bfloat16 [default: as the reference declares]")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="for inputs and weights [default: a new one, shown in the verdict]")
+    ] = None,
     trials: Annotated[int, typer.Option(help="forward trials with different seeds")] = 3,
     timeout: Annotated[float, typer.Option(help="seconds for any one step of the candidate")] = 120.0,
     json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="write the whole proof there")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="fewer trials, sizes and ranges")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="torch's own operators doing the work refute it")] = False,
-    forward_only: Annotated[bool, typer.Option("--forward-only", help="inference only: gradients are not checked")] = False,
+    forward_only: Annotated[
+        bool, typer.Option("--forward-only", help="inference only: gradients are not checked")
+    ] = False,
     arch: Annotated[str | None, typer.Option(help="also compile for `all` architectures, or for sm_..")] = None,
     sanitize: Annotated[bool, typer.Option("--sanitize", help="on a GPU: compute-sanitizer too")] = False,
     precision: Annotated[str, typer.Option(help="torch: what its TF32 switches permit; fp32: no TF32")] = "torch",
@@ -49,8 +61,16 @@ def prove(
     Exit code: 0 proven, 1 refuted, 2 could not be judged.
     """
     options: dict[str, Any] = {
-        "device": device, "dtype": dtype, "trials": trials, "timeout": timeout, "quick": quick, "strict": strict,
-        "forward_only": forward_only, "arch": arch, "sanitize": sanitize, "precision": precision,
+        "device": device,
+        "dtype": dtype,
+        "trials": trials,
+        "timeout": timeout,
+        "quick": quick,
+        "strict": strict,
+        "forward_only": forward_only,
+        "arch": arch,
+        "sanitize": sanitize,
+        "precision": precision,
     }
     if seed is not None:
         options["seed"] = seed
@@ -81,14 +101,13 @@ def prove(
 
 
 @app.command()
-def doctor() -> None:
-    """Say what this machine has and lacks."""
-    try:
-        module = importlib.import_module("crucible.doctor")
-    except ImportError:
-        typer.echo("crucible doctor is not available", err=True)
-        raise typer.Exit(2) from None
-    raise typer.Exit(int(module.run()))
+def doctor(
+    json: Annotated[bool, typer.Option("--json", help="print JSON instead of a table")] = False,
+) -> None:
+    """Say what this machine has and lacks, with the fix. Exit code: 0 usable, 1 not."""
+    from crucible.doctor import run
+
+    raise typer.Exit(int(run(as_json=json)))
 
 
 def main() -> None:
@@ -96,4 +115,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -188,8 +188,11 @@ class _Recorder(TorchFunctionMode):
         return func(*rest(size), **kwargs)
 
 
-def _split_size(func: Any, args: list[Any], kwargs: dict[str, Any]) -> tuple[Shape | None, Callable[[Shape], list[Any]]]:
+def _split_size(
+    func: Any, args: list[Any], kwargs: dict[str, Any]
+) -> tuple[Shape | None, Callable[[Shape], list[Any]]]:
     """The size argument of a factory call, and a function that gives its arguments with another size."""
+
     def keyword(size: Shape) -> list[Any]:
         kwargs["size"] = size
         return args
@@ -204,7 +207,7 @@ def _split_size(func: Any, args: list[Any], kwargs: dict[str, Any]) -> tuple[Sha
         return None, lambda size: args
     at = _SIZED_AT.get(func, len(args) - 1)  # randint: the last positional argument
     if 0 <= at < len(args) and isinstance(args[at], (tuple, list, torch.Size)):
-        return tuple(args[at]), lambda size: [*args[:at], size, *args[at + 1:]]
+        return tuple(args[at]), lambda size: [*args[:at], size, *args[at + 1 :]]
     return None, lambda size: args
 
 
@@ -231,7 +234,7 @@ def _resized_inputs(problem: Problem, shapes: Sequence[Shape | None]) -> list[An
 
 
 def _cropped_inputs(problem: Problem, shapes: Sequence[Shape | None]) -> list[Any]:
-    """The declared inputs, cut (or tiled) to the wanted shapes: for a get_inputs() whose factories cannot be resized."""
+    """The declared inputs cut (or tiled) to the wanted shapes: for a get_inputs() whose factories cannot be resized."""
     made = []
     for x, shape in zip(problem.module.get_inputs(), shapes, strict=True):
         if isinstance(x, torch.Tensor) and shape is not None:

@@ -23,7 +23,7 @@ def test_key_ignores_the_folder():
 def serving(tmp_path, monkeypatch):
     calls = []
 
-    def build(spec):
+    def build(spec, run):
         calls.append(spec)
         if spec.name == "bad":
             raise BuildError("compile_error", "no such thing", file="candidate.py", line=7)
@@ -62,3 +62,10 @@ def test_nonsense_is_answered(serving):
             assert "error" in json.loads(connection.makefile().readline())
     assert calls == []
     assert server.request(SPEC).module == "module"
+
+
+def test_flags_that_would_run_something_are_dropped(serving):
+    running, calls = serving
+    flags = ("-DA=1", "-DB", "-I/some/where", "-wrapper", "sh", "-fplugin=x.so", "@file", "-o/x")
+    server.request(Extension(**{**SPEC.__dict__, "flags": flags}))
+    assert calls[0].flags == ("-DA=1", "-DB", "-I/some/where")

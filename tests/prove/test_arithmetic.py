@@ -19,12 +19,17 @@ def gradients(f, *args):
 
 
 CONVOLUTIONS = [
-    (F.conv2d, (2, 6, 9, 8), (4, 3, 3, 2), dict(stride=(2, 1), padding=(1, 0), dilation=(1, 2), groups=2)),
-    (F.conv1d, (2, 3, 11), (5, 3, 4), dict(stride=3, padding=2)),
-    (F.conv3d, (1, 2, 4, 5, 6), (3, 2, 2, 3, 2), dict(padding=1)),
-    (F.conv_transpose2d, (2, 4, 5, 4), (4, 3, 3, 4), dict(stride=(2, 3), padding=(1, 2), output_padding=(1, 2), groups=2)),
-    (F.conv_transpose2d, (2, 4, 5, 4), (4, 3, 3, 2), dict(dilation=(2, 3), padding=3)),
-    (F.conv_transpose3d, (1, 4, 2, 3, 2), (4, 2, 3, 3, 3), dict()),
+    (F.conv2d, (2, 6, 9, 8), (4, 3, 3, 2), {"stride": (2, 1), "padding": (1, 0), "dilation": (1, 2), "groups": 2}),
+    (F.conv1d, (2, 3, 11), (5, 3, 4), {"stride": 3, "padding": 2}),
+    (F.conv3d, (1, 2, 4, 5, 6), (3, 2, 2, 3, 2), {"padding": 1}),
+    (
+        F.conv_transpose2d,
+        (2, 4, 5, 4),
+        (4, 3, 3, 4),
+        {"stride": (2, 3), "padding": (1, 2), "output_padding": (1, 2), "groups": 2},
+    ),
+    (F.conv_transpose2d, (2, 4, 5, 4), (4, 3, 3, 2), {"dilation": (2, 3), "padding": 3}),
+    (F.conv_transpose3d, (1, 4, 2, 3, 2), (4, 2, 3, 3, 3), {}),
 ]
 
 

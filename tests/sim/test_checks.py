@@ -27,7 +27,7 @@ def clean():
 
 
 def marked(name):
-    """The lines of kernel ``name``, and of what stands between it and the kernel before, that are marked as the mistake."""
+    """The lines of kernel ``name`` (and of what stands between it and the one before) that are marked."""
     text = "\n".join(LINES)
     start = re.search(rf"^__global__ void {name}\(", text, re.M).start()
     before = max((m.end() for m in re.finditer(r"^__global__ .*?^}", text[:start], re.M | re.S)), default=0)
@@ -180,6 +180,11 @@ def test_barrier_divergence(kernels):
 @pytest.mark.parametrize("name", ["half_shuffle", "two_shuffles", "not_in_mask"])
 def test_warp_divergence(kernels, name):
     expect(kernels, "warp_divergence", name, 1, 32, [f(32), f(32)])
+
+
+def test_shuffle_from_exited_lanes(kernels):
+    expect(kernels, "warp_divergence", "exited_lanes", 1, 32, [f(32), f(32), 20])
+    assert [s["code"] for s in sim.suspects()] == ["warp_divergence"]
 
 
 def test_index_overflow(kernels):

@@ -43,6 +43,9 @@ def test_groups():
             np.testing.assert_array_equal(here[15][lanes], np.arange(len(lanes)) + 100 * len(lanes))
             np.testing.assert_array_equal(here[16][lanes], warps[block, warp][lanes[0]])
             np.testing.assert_array_equal(here[17][lanes], (warps[block, warp][lanes] & 255).sum())
+            for side in (0, 1):
+                same = np.flatnonzero((warps[block, warp] >> 2 & 1) == side)
+                np.testing.assert_array_equal(here[20][same], np.arange(len(same)) + 100 * len(same) + 10000 * side)
             for label in range(4):
                 same = np.flatnonzero((warps[block, warp] & 3) == label)
                 np.testing.assert_array_equal(here[19][same], np.arange(len(same)) + 100 * len(same))

@@ -20,7 +20,9 @@ __global__ void dynamic(float* y, int n) {
     __syncthreads();
     y[threadIdx.x] = s[n - 1 - threadIdx.x];
 }
-__global__ void add(const float* a, const double* b, float* y, short k) { y[threadIdx.x] = a[threadIdx.x] + (float)b[0] + k; }
+__global__ void add(const float* a, const double* b, float* y, short k) {
+    y[threadIdx.x] = a[threadIdx.x] + (float)b[0] + k;
+}
 template <typename T> __global__ void templated(T* y, T v) { y[threadIdx.x] = v; }
 
 extern "C" int try_launch(float* y, int grid_y, int block, int smem) {

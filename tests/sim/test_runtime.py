@@ -13,6 +13,7 @@ KERNELS = [
     "group_norm", "transpose", "histogram", "last_block_sum", "look_back_scan", "chained_blocks", "spin_lock",
     "grid_barrier", "warp_exchange", "producer_consumer", "bytes_and_halves", "same_value", "maxima", "votes",
     "early_exit", "vectors", "device_globals", "ragged_tile", "counts", "relay", "flat_walk",
+    "swap_loops",
 ]  # fmt: skip
 
 rng = np.random.default_rng(0)
@@ -101,7 +102,7 @@ def test_warp_exchange(kernels):
     x, y = floats(64), np.zeros(64, np.float32)
     kernels("warp_exchange", 1, 64, [x, y])
     swapped = x.reshape(-1, 2)[:, ::-1].reshape(-1, 16)
-    np.testing.assert_allclose(y.reshape(-1, 16), np.repeat(swapped.sum(1) + swapped[:, 0], 16).reshape(-1, 16), atol=1e-5)
+    np.testing.assert_allclose(y, np.repeat(swapped.sum(1) + swapped[:, 0], 16), atol=1e-5)
 
 
 def test_producer_consumer(kernels):
@@ -129,6 +130,12 @@ def test_maxima(kernels):
     best, best_int = np.full(1, -10, np.float32), np.full(1, -100000, np.int32)
     kernels("maxima", 5, 128, [x, best, best_int, 500])
     assert best[0] == x.max() and best_int[0] == int(x.max() * np.float32(1000))
+
+
+def test_swap_loops(kernels):
+    x, total, sums = floats(200), np.zeros(1), np.zeros(4, np.float16)
+    kernels("swap_loops", 3, 96, [x, total, sums, 200])
+    assert total[0] == pytest.approx(x.astype(np.float64).sum()) and list(sums) == [67, 67, 66, 200]
 
 
 def test_votes(kernels):
@@ -200,4 +207,5 @@ def test_launch_from_host_code(kernels):
     np.testing.assert_array_equal(device_y.numpy(), 3 * x)
     entry = sim.launches()[-1]
     assert entry["kernel"] == "scaled<float, 64>" and entry["grid"] == [2, 1, 1] and entry["writes"]
-    assert entry["file"].endswith("correct.cu") and "scaled<float, 64><<<" in (HERE / "correct.cu").read_text().split("\n")[entry["line"] - 1]
+    assert entry["file"].endswith("correct.cu")
+    assert "scaled<float, 64><<<" in (HERE / "correct.cu").read_text().split("\n")[entry["line"] - 1]

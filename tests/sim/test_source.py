@@ -30,7 +30,7 @@ def test_mask_keeps_positions():
     [
         ("k<<<1, 2>>>(a, b);", "k", ["a", "b"]),
         ("k<<<g, b, 0, s>>>();", "k", [""]),
-        ("scale<float><<<dim3(1, 2), dim3(32)>>>(x.data_ptr<float>(), n);", "scale<float>", ["x.data_ptr<float>()", "n"]),
+        ("k<float><<<dim3(1, 2), dim3(32)>>>(x.data_ptr<float>(), n);", "k<float>", ["x.data_ptr<float>()", "n"]),
         ("ns::k<A<B<int>>, (4 > 3)><<<1, 1>>>(f(a, b), {1});", "ns::k<A<B<int>>, (4 > 3)>", ["f(a, b)", "{1}"]),
         ("(table[i])<<<1, 1>>>(x);", "(table[i])", ["x"]),
         ("table[i]<<<1, 1>>>(x);", "table[i]", ["x"]),

@@ -10,11 +10,11 @@ import re
 import sys
 import threading
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from crucible.build import cache, toolchain
+from crucible.build import cache, prebuilt, toolchain
 from crucible.build.diagnostics import explain
 from crucible.build.errors import BuildError
 from crucible.build.runtime import DEVICE_FLAGS, LINK_FLAGS, runtime_library
@@ -86,9 +86,13 @@ class Flavour:
     precompiled: bool
 
 
-LEAN = Flavour("lean", (), True)
-PYBIND11 = Flavour("pybind11", ("-DCRUCIBLE_PYBIND11",), True)
-WHOLE = Flavour("whole", ("-DCRUCIBLE_PYBIND11", "-DCRUCIBLE_FULL_TORCH"), False)
+# load_inline compiles so on a GPU machine: operators on __half are torch's business there, unless a file asks for NVIDIA's.
+NO_HALF = tuple(
+    f"-D__CUDA_NO_{what}__" for what in ("HALF_OPERATORS", "HALF_CONVERSIONS", "BFLOAT16_CONVERSIONS", "HALF2_OPERATORS")
+)
+LEAN = Flavour("lean", NO_HALF, True)
+PYBIND11 = Flavour("pybind11", (*NO_HALF, "-DCRUCIBLE_PYBIND11"), True)
+WHOLE = Flavour("whole", (*NO_HALF, "-DCRUCIBLE_PYBIND11", "-DCRUCIBLE_FULL_TORCH"), False)
 
 
 def _include_flags() -> list[str]:
@@ -138,6 +142,8 @@ def precompiled_header(flavour: Flavour = LEAN, timeout: float = 600.0) -> Path:
 
 def glue_library(timeout: float = 600.0) -> Path:
     """The library that gives a CPU build of torch a simulated CUDA device (about 13 s, once)."""
+    if (given := prebuilt.find("glue")) is not None:
+        return given
     sources = sorted(TORCH_GLUE.glob("*.cpp"))
 
     def build(folder: Path) -> None:
@@ -145,7 +151,7 @@ def glue_library(timeout: float = 600.0) -> Path:
         includes = [flag for p in toolchain.torch_includes() for flag in ("-isystem", p)]
         command = [
             toolchain.gxx(), "-std=gnu++20", "-O1", "-fPIC", "-shared", "-w", *includes, *map(str, sources),
-            "-o", str(folder / "libcrucible_torch.so"), str(runtime), f"-Wl,-rpath,{runtime.parent}",
+            "-o", str(folder / "libcrucible_torch.so"), "-Wl,-soname,libcrucible_torch.so", str(runtime), f"-Wl,-rpath,{runtime.parent}",
             f"-L{toolchain.torch_lib()}", "-lc10", "-ltorch_cpu", f"-Wl,-rpath,{toolchain.torch_lib()}",
         ]  # fmt: skip
         code, log = toolchain.run(command, timeout=timeout)
@@ -159,6 +165,8 @@ def glue_library(timeout: float = 600.0) -> Path:
 
 def binding_library(timeout: float = 600.0) -> Path:
     """The Python module that loads lean extensions (about 16 s, once). It needs torch's Python library, the glue does not."""
+    if (given := prebuilt.find("binding")) is not None:
+        return given
     source = TORCH_GLUE / "binding" / "binding.cpp"
     header = TORCH_GLUE / "include" / "crucible_bind.h"
 
@@ -231,8 +239,12 @@ def _units(spec: Extension, module: str) -> list[tuple[str, str]]:
     return units
 
 
-def _compile(spec: Extension, units: list[tuple[str, str]], folder: Path, flavour: Flavour) -> list[str]:
+def _compile(
+    spec: Extension, units: list[tuple[str, str]], folder: Path, flavour: Flavour, run: toolchain.Runner
+) -> list[str]:
     """Compile every unit (side by side); the object files, or the first error explained."""
+    undefined = {f[2:] for f in spec.flags if f.startswith("-U")}
+    flavour = replace(flavour, defines=tuple(d for d in flavour.defines if d[2:] not in undefined))
     prefix = list(flavour.defines)
     if flavour.precompiled:
         prefix.append(f"-I{precompiled_header(flavour)}")
@@ -244,7 +256,7 @@ def _compile(spec: Extension, units: list[tuple[str, str]], folder: Path, flavou
             toolchain.gxx(), *DEVICE_FLAGS, *prefix, *_include_flags(), *spec.flags, "-c", str(path), "-o", f"{path}.o",
         ]  # fmt: skip
         try:
-            code, log = toolchain.run(command, timeout=spec.timeout)
+            code, log = run(command, timeout=spec.timeout, cwd=str(folder))
             if code:
                 failures[index] = (code, log)
         except BuildError as error:
@@ -285,12 +297,11 @@ def _needs_more(error: BuildError, flavour: Flavour) -> Flavour | None:
     return None
 
 
-def build(spec: Extension) -> Built:
-    """Build ``spec`` or find it in the cache. Raises :class:`BuildError`."""
+def build(spec: Extension, run: toolchain.Runner = toolchain.run) -> Built:
+    """Build ``spec`` or find it in the cache, compiling through ``run``. Raises :class:`BuildError`."""
     start = time.perf_counter()
-    key = cache.content_key(
-        spec.key(), *DEVICE_FLAGS, *LINK_FLAGS, *_versions(), cache.content_key(*_header_texts()), str(glue_library())
-    )
+    # Not the runtime's and the glue's code: an extension knows them by their headers and finds them by name, already loaded.
+    key = cache.content_key(spec.key(), *DEVICE_FLAGS, *LINK_FLAGS, *_versions(), cache.content_key(*_header_texts()))
     module = f"{re.sub(r'[^0-9A-Za-z_]', '_', spec.name)[:40]}_{key[:10]}"
     cached = cache.entry_path("extensions", key).is_dir()
 
@@ -299,7 +310,7 @@ def build(spec: Extension) -> Built:
         flavour: Flavour = _first_flavour(spec)
         while True:
             try:
-                objects = _compile(spec, units, folder, flavour)
+                objects = _compile(spec, units, folder, flavour, run)
                 break
             except BuildError as error:
                 more = _needs_more(error, flavour)
@@ -309,11 +320,10 @@ def build(spec: Extension) -> Built:
         glue, runtime = glue_library(), runtime_library()
         command = [
             toolchain.gxx(), "-shared", *LINK_FLAGS, *objects, "-o", str(folder / f"{module}.so"),
-            str(glue), f"-Wl,-rpath,{glue.parent}", str(runtime), f"-Wl,-rpath,{runtime.parent}",
-            f"-L{toolchain.torch_lib()}", "-lc10", "-ltorch_cpu", "-ltorch",
+            str(glue), str(runtime), f"-L{toolchain.torch_lib()}", "-lc10", "-ltorch_cpu", "-ltorch",
             *([] if flavour is LEAN else ["-ltorch_python"]), f"-Wl,-rpath,{toolchain.torch_lib()}",
         ]  # fmt: skip
-        code, log = toolchain.run(command, timeout=spec.timeout)
+        code, log = run(command, timeout=spec.timeout, cwd=str(folder))
         if code:
             raise BuildError("link_error", _link_message(log), log=log)
         for made in objects:

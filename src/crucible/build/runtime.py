@@ -12,7 +12,7 @@ import re
 import shutil
 from pathlib import Path
 
-from crucible.build import cache, toolchain
+from crucible.build import cache, prebuilt, toolchain
 from crucible.build.errors import BuildError
 
 SIM = Path(__file__).resolve().parent.parent / "sim"
@@ -30,14 +30,16 @@ def _processor_flags() -> tuple[str, ...]:
 
 
 def _sanitizer_flags() -> tuple[str, ...]:
-    """Calls into the runtime before every load and store. g++ 10 cannot tell volatile accesses apart: polling loops over
-    volatile memory then end as `kernel_time`."""
+    """Calls into the runtime before every load and store.
+
+    g++ 10 cannot tell volatile accesses apart: a loop that polls volatile memory then ends as ``kernel_time``.
+    """
     try:
         major = int(toolchain.gxx_version().split(".")[0] or 0)
     except (BuildError, ValueError):
         major = 0
-    volatile = ("--param=tsan-distinguish-volatile=1", "--param=tsan-instrument-func-entry-exit=0") if major != 10 else ()
-    return ("-fsanitize=thread", *volatile, "-fsanitize=alignment,bounds,signed-integer-overflow")
+    finer = ("--param=tsan-distinguish-volatile=1", "--param=tsan-instrument-func-entry-exit=0")
+    return ("-fsanitize=thread", *(finer if major != 10 else ()), "-fsanitize=alignment,bounds,signed-integer-overflow")
 
 
 # Device code is instrumented (libtsan and libubsan are never linked: the runtime supplies the hooks). -O1 compiles
@@ -94,6 +96,8 @@ def _compile(folder: Path, timeout: float) -> None:
 @functools.cache
 def runtime_library(timeout: float = 600.0) -> Path:
     """The path of ``libcrucible_sim.so``, built first if need be (some 15 s, once)."""
+    if (given := prebuilt.find("runtime")) is not None:
+        return given
     texts = [p.name.encode() + b"\0" + p.read_bytes() for p in _sources()]
     abi = SIM / "include" / "csim" / "abi.h"
     key = cache.content_key(

@@ -9,24 +9,29 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import socket
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from crucible.build import toolchain
 from crucible.build.errors import BuildError
 from crucible.build.extension import Built, Extension, build
 
 SOCKET_VARIABLE = "CRUCIBLE_BUILD_SOCKET"
 LARGEST_REQUEST = 64 << 20
+_HARMLESS_FLAG = re.compile(r"-D[A-Za-z_]\w*(=[^\n]*)?|-U[A-Za-z_]\w*|-I[^\n]+")
 
 
 class BuildServer:
     """Serves build requests on a Unix socket until closed; remembers failures, so that a repeated request costs nothing."""
 
-    def __init__(self, path: Path, *, timeout: float = 180.0) -> None:
+    def __init__(self, path: Path, *, timeout: float = 180.0, run: toolchain.Runner = toolchain.run) -> None:
         self.path = path
         self.timeout = timeout
+        self._run = run
         self.requests: list[dict[str, Any]] = []
         self._failures: dict[str, BuildError] = {}
         self._closing = False
@@ -68,14 +73,21 @@ class BuildServer:
             connection.sendall(json.dumps(reply).encode() + b"\n")
 
     def _handle(self, spec: Extension) -> dict[str, Any]:
-        spec = Extension(**{**spec.__dict__, "timeout": min(spec.timeout, self.timeout)})
+        # The request comes from the candidate's process, not necessarily from our own code in it: a compiler flag could
+        # make g++ load a plugin or run a program.
+        spec = replace(
+            spec,
+            name=str(spec.name)[:200],
+            flags=tuple(f for f in spec.flags if _HARMLESS_FLAG.fullmatch(f)),
+            timeout=min(spec.timeout, self.timeout),
+        )
         record: dict[str, Any] = {"name": spec.name, "ok": False}
         self.requests.append(record)
         key = spec.key()
         try:
             if key in self._failures:
                 raise self._failures[key]
-            built = build(spec)
+            built = build(spec, self._run)
         except BuildError as error:
             self._failures[key] = error
             record["error"] = error.to_json()

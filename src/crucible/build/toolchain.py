@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sysconfig
 from pathlib import Path
+from typing import Protocol
 
 from crucible.build.errors import BuildError
 
@@ -77,12 +78,18 @@ def torch_has_cuda() -> bool:
     return any((torch_root() / "lib").glob("libtorch_cuda*"))
 
 
+class Runner(Protocol):
+    """Something that runs a compiler in a folder that it may write to: :func:`run`, or a confined form of it."""
+
+    def __call__(self, command: list[str], *, timeout: float, cwd: str | None = None) -> tuple[int, str]: ...
+
+
 def _limit_memory(limit: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def run(command: list[str], *, timeout: float, memory: int = 12 << 30, cwd: str | None = None) -> tuple[int, str]:
+def run(command: list[str], *, timeout: float, cwd: str | None = None, memory: int = 12 << 30) -> tuple[int, str]:
     """Run a compiler; its exit code and everything it said. One past its time limit is a BuildError of kind build_time."""
     process = subprocess.Popen(
         command,

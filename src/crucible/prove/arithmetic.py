@@ -73,17 +73,30 @@ def sequential_sum(x: torch.Tensor, dims: list[int]) -> torch.Tensor:
         return torch.zeros(shape, dtype=work)
     flat = terms.reshape(terms.shape[0], -1).numpy()
     while flat.shape[0] > 1:
-        chunks = [flat[i: i + LONGEST_CHAIN] for i in range(0, flat.shape[0], LONGEST_CHAIN)]
+        chunks = [flat[i : i + LONGEST_CHAIN] for i in range(0, flat.shape[0], LONGEST_CHAIN)]
         with np.errstate(all="ignore"):
             flat = np.stack([np.add.accumulate(c, axis=0)[-1] for c in chunks])
     return torch.from_numpy(np.ascontiguousarray(flat[0])).reshape(shape)
 
 
 _DECOMPOSED = (
-    "native_group_norm", "native_group_norm_backward", "native_layer_norm", "native_layer_norm_backward",
-    "native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training", "native_batch_norm_backward",
-    "_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data", "logsumexp",
-    "_batch_norm_with_update", "batch_norm_backward", "_fused_rms_norm", "_fused_rms_norm_backward",
+    "native_group_norm",
+    "native_group_norm_backward",
+    "native_layer_norm",
+    "native_layer_norm_backward",
+    "native_batch_norm",
+    "_native_batch_norm_legit",
+    "_native_batch_norm_legit_no_training",
+    "native_batch_norm_backward",
+    "_softmax",
+    "_log_softmax",
+    "_softmax_backward_data",
+    "_log_softmax_backward_data",
+    "logsumexp",
+    "_batch_norm_with_update",
+    "batch_norm_backward",
+    "_fused_rms_norm",
+    "_fused_rms_norm_backward",
 )
 
 
@@ -130,13 +143,28 @@ class SequentialSums(TorchDispatchMode):
 _NARROW = (torch.float32, torch.float16, torch.bfloat16)
 
 
-def _convolution(x: Any, w: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
-                 output_padding: Any, groups: int) -> torch.Tensor:
+def _convolution(
+    x: Any,
+    w: Any,
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+) -> torch.Tensor:
     n = w.dim() - 2
     stride, padding, dilation = _full(stride, n), _full(padding, n), _full(dilation, n)
     if transposed:
-        size = [(x.shape[2 + i] - 1) * stride[i] - 2 * padding[i] + dilation[i] * (w.shape[2 + i] - 1)
-                + _full(output_padding, n)[i] + 1 for i in range(n)]
+        size = [
+            (x.shape[2 + i] - 1) * stride[i]
+            - 2 * padding[i]
+            + dilation[i] * (w.shape[2 + i] - 1)
+            + _full(output_padding, n)[i]
+            + 1
+            for i in range(n)
+        ]
         y = products.convolve_transposed(x, w, stride, padding, dilation, groups, size, products.sequential_product)
     else:
         y = products.convolve(x, w, stride, padding, dilation, groups, products.sequential_product)
@@ -145,14 +173,26 @@ def _convolution(x: Any, w: Any, bias: Any, stride: Any, padding: Any, dilation:
     return y.to(x.dtype)
 
 
-def _convolution_backward(grad: Any, x: Any, w: Any, bias_sizes: Any, stride: Any, padding: Any, dilation: Any,
-                          transposed: bool, output_padding: Any, groups: int, mask: Any) -> Any:
+def _convolution_backward(
+    grad: Any,
+    x: Any,
+    w: Any,
+    bias_sizes: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+    mask: Any,
+) -> Any:
     n = w.dim() - 2
     stride, padding, dilation = _full(stride, n), _full(padding, n), _full(dilation, n)
     product, dx, dw, db = products.sequential_product, None, None, None
     if mask[0] and transposed:
         dx = products.convolve(grad, w, stride, padding, dilation, groups, product)
-        dx = dx[(slice(None), slice(None), *(slice(0, m) for m in x.shape[2:]))].to(x.dtype)
+        every: list[slice] = [slice(None), slice(None)]
+        dx = dx[tuple(every + [slice(0, m) for m in x.shape[2:]])].to(x.dtype)
     elif mask[0]:
         dx = products.convolve_transposed(grad, w, stride, padding, dilation, groups, x.shape[2:], product).to(x.dtype)
     if mask[1]:

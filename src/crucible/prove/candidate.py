@@ -1,4 +1,4 @@
-"""The candidate worker: a small front that prepares the device and hands over to ``runner`` (nothing here imports torch).
+"""The candidate worker: a front that prepares the device and hands over to ``runner`` (nothing here imports torch).
 
 The simulated device must exist before torch does, and torch takes a second to import: hence two files.
 """

@@ -10,10 +10,12 @@ Values = Literal[
     "normal",  # standard normal: both signs
     "swapped",  # "normal" of the same seed with its interior reversed: same sum, same first and last element
     "grid",  # small multiples of a power of two: products and sums are exact, also with TF32 operands
-    "tiny", "huge",  # scaled to the edge of the dtype's range
+    "tiny",
+    "huge",  # scaled to the edge of the dtype's range
     "mixed",  # magnitudes over eight decades within each tensor
     "samples",  # each sample with a magnitude of its own
-    "constant", "zeros",
+    "constant",
+    "zeros",
     "offset",  # a large mean with a small spread
     "grid_offset",  # the same, exact in TF32
     "special",  # a few inf and nan

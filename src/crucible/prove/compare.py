@@ -63,8 +63,10 @@ class Error:
         """The larger of each number: a yardstick is the worst of several honest computations."""
         keys = self.classes.keys() | other.classes.keys()
         classes = {
-            k: (max(self.classes.get(k, (0.0, 0))[0], other.classes.get(k, (0.0, 0))[0]),
-                max(self.classes.get(k, (0.0, 0))[1], other.classes.get(k, (0.0, 0))[1]))
+            k: (
+                max(self.classes.get(k, (0.0, 0))[0], other.classes.get(k, (0.0, 0))[0]),
+                max(self.classes.get(k, (0.0, 0))[1], other.classes.get(k, (0.0, 0))[1]),
+            )
             for k in keys
         }
         return Error(max(self.l2, other.l2), max(self.worst, other.worst), classes=classes)
@@ -80,7 +82,7 @@ def scale(truth: torch.Tensor, mask: torch.Tensor | None = None) -> tuple[float,
     flat = _real(truth)
     largest, count = 0.0, 0
     for i in range(0, flat.numel(), CHUNK):
-        part = _judged(flat[i: i + CHUNK], mask, i)
+        part = _judged(flat[i : i + CHUNK], mask, i)
         count += part.numel()
         if part.numel():
             largest = max(largest, part.double().abs().max().item())
@@ -89,7 +91,7 @@ def scale(truth: torch.Tensor, mask: torch.Tensor | None = None) -> tuple[float,
     total = 0.0
     for i in range(0, flat.numel(), CHUNK):
         # Scaled by the largest element first: squares of 1e300 would overflow, those of 1e-200 vanish.
-        total += (_judged(flat[i: i + CHUNK], mask, i).double() / largest).square().sum().item()
+        total += (_judged(flat[i : i + CHUNK], mask, i).double() / largest).square().sum().item()
     norm = math.sqrt(total) * largest
     return norm, norm / math.sqrt(count)
 
@@ -97,7 +99,7 @@ def scale(truth: torch.Tensor, mask: torch.Tensor | None = None) -> tuple[float,
 def _judged(part: torch.Tensor, mask: torch.Tensor | None, start: int) -> torch.Tensor:
     if mask is None:
         return part
-    return part[mask[start: start + part.numel()] == FINITE]
+    return part[mask[start : start + part.numel()] == FINITE]
 
 
 def sampled(x: torch.Tensor) -> torch.Tensor:
@@ -106,7 +108,9 @@ def sampled(x: torch.Tensor) -> torch.Tensor:
     return flat if flat.numel() <= YARD_ELEMENTS else flat[:: flat.numel() // YARD_ELEMENTS + 1]
 
 
-def measure(truth: torch.Tensor, got: torch.Tensor, mask: torch.Tensor | None = None, *, classes: bool = False) -> Error:
+def measure(
+    truth: torch.Tensor, got: torch.Tensor, mask: torch.Tensor | None = None, *, classes: bool = False
+) -> Error:
     """The error of ``got`` over the elements that must be finite; a non-finite one among them is an infinite error."""
     t, g = _real(truth), _real(got)
     if not t.dtype.is_floating_point:
@@ -117,10 +121,10 @@ def measure(truth: torch.Tensor, got: torch.Tensor, mask: torch.Tensor | None = 
     total, worst, where = 0.0, 0.0, -1
     sums: dict[int, list[float]] = {}
     for i in range(0, t.numel(), CHUNK):
-        a = t[i: i + CHUNK].double()
-        difference = (g[i: i + CHUNK].double() - a).abs_()
+        a = t[i : i + CHUNK].double()
+        difference = (g[i : i + CHUNK].double() - a).abs_()
         if flat_mask is not None:
-            difference = torch.where(flat_mask[i: i + CHUNK] == FINITE, difference, 0.0)
+            difference = torch.where(flat_mask[i : i + CHUNK] == FINITE, difference, 0.0)
         # NaN compares false with everything; as an infinite difference it cannot hide.
         difference = torch.nan_to_num(difference, nan=math.inf, posinf=math.inf)
         if difference.numel() == 0:
@@ -132,14 +136,16 @@ def measure(truth: torch.Tensor, got: torch.Tensor, mask: torch.Tensor | None = 
         if value.item() > worst or where < 0:
             worst, where = value.item(), i + int(at.item())
         if classes:
-            _add_classes(sums, a, difference, flat_mask[i: i + CHUNK] if flat_mask is not None else None)
+            _add_classes(sums, a, difference, flat_mask[i : i + CHUNK] if flat_mask is not None else None)
     per_class = {
         k: (math.sqrt(d) / math.sqrt(n), int(c)) for k, (d, n, c) in sums.items() if c >= CLASS_MEMBERS and n > 0
     }
     return Error(math.sqrt(total) if norm > 0 else math.sqrt(total), worst, where, per_class)
 
 
-def _add_classes(sums: dict[int, list[float]], a: torch.Tensor, difference: torch.Tensor, mask: torch.Tensor | None) -> None:
+def _add_classes(
+    sums: dict[int, list[float]], a: torch.Tensor, difference: torch.Tensor, mask: torch.Tensor | None
+) -> None:
     """Collect squared errors by the magnitude of the true element, each class in units of its own magnitude."""
     keep = torch.isfinite(a) & (a != 0)
     if mask is not None:
@@ -193,7 +199,7 @@ def expectations(truth: torch.Tensor, eager: torch.Tensor, *, extreme: bool = Fa
     if extreme:
         a, b = flat_truth.double(), flat_eager.double()
         largest = a[finite].abs().max().item() if bool(finite.any()) else 0.0
-        # Small elements may be all rounding error in any implementation: only an error that is large in the tensor counts.
+        # Small elements may be all rounding error in any implementation: an error must be large in the tensor.
         lost = finite & ((b - a).abs() > 0.5 * a.abs()) & ((b - a).abs() > 0.05 * largest)
         mask[lost] = UNJUDGED
     return mask if bool((mask != FINITE).any()) else None
@@ -271,7 +277,7 @@ def allclose(truth: torch.Tensor, got: torch.Tensor, tolerance: float) -> bool:
     """The plain test of other harnesses: |got - truth| <= tolerance + tolerance * |truth| everywhere."""
     t, g = _real(truth), _real(got)
     for i in range(0, t.numel(), CHUNK):
-        a, b = t[i: i + CHUNK].double(), g[i: i + CHUNK].double()
+        a, b = t[i : i + CHUNK].double(), g[i : i + CHUNK].double()
         if not torch.allclose(b, a, rtol=tolerance, atol=tolerance, equal_nan=True):
             return False
     return True

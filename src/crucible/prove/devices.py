@@ -111,7 +111,12 @@ class SimDevice(CpuDevice):
 
 
 _DEFAULTS: dict[str, Any] = {
-    "schedule": 0, "seed": 0, "checked": True, "sample_blocks": 0, "block_accesses": 0, "drop_launches": False,
+    "schedule": 0,
+    "seed": 0,
+    "checked": True,
+    "sample_blocks": 0,
+    "block_accesses": 0,
+    "drop_launches": False,
 }
 
 
@@ -127,13 +132,17 @@ class GpuDevice(CpuDevice):
 
     def describe(self) -> dict[str, Any]:
         properties = torch.cuda.get_device_properties(0)
-        return {"name": properties.name, "capability": [properties.major, properties.minor],
-                "memory_bytes": properties.total_memory, "cuda": torch.version.cuda}
+        return {
+            "name": properties.name,
+            "capability": [properties.major, properties.minor],
+            "memory_bytes": properties.total_memory,
+            "cuda": torch.version.cuda,
+        }
 
     @contextlib.contextmanager
     def recording(self, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
         facts: dict[str, Any] = {"launches": [], "reports": [], "ops": {}, "builds": [], "streams": []}
-        if not options.get("profile"):
+        if options.get("profile") is False:
             yield facts
             return
         from torch.profiler import ProfilerActivity, profile

@@ -59,8 +59,25 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     return torch.equal(a.contiguous().reshape(-1).view(torch.uint8), b.contiguous().reshape(-1).view(torch.uint8))
 
 
-def call(model: torch.nn.Module, inputs: list[Any], cotangents: list[Any] | None, *, seed: int,
-         differentiate: bool, input_grads: bool = True) -> Result:
+def sample_sums(gradient: torch.Tensor) -> torch.Tensor:
+    """The sum of a gradient over each sample, in float64.
+
+    Where several elements tie for a maximum, any of them may get the gradient, and a comparison element by element is
+    blind. Their sum is the same whichever was chosen (and not if all of them were).
+    """
+    flat = gradient.double()
+    return flat.reshape(flat.shape[0], -1).sum(1) if flat.dim() > 1 else flat.sum().reshape(1)
+
+
+def call(
+    model: torch.nn.Module,
+    inputs: list[Any],
+    cotangents: list[Any] | None,
+    *,
+    seed: int,
+    differentiate: bool,
+    input_grads: bool = True,
+) -> Result:
     """Run the reference once. Exceptions end up in ``error``: a reference may refuse a size, and that is an answer."""
     result = Result()
     device = next((x.device for x in inputs if isinstance(x, torch.Tensor)), torch.device("cpu"))
@@ -96,6 +113,8 @@ def call(model: torch.nn.Module, inputs: list[Any], cotangents: list[Any] | None
                     result.missing.append(name)
                 else:
                     result.tensors[f"grad:{name}"] = leaf.grad.detach()
+                    if name.startswith("input"):
+                        result.tensors[f"sum:{name}"] = sample_sums(leaf.grad.detach())
     except Exception as error:  # noqa: BLE001
         result.error = f"{type(error).__name__}: {error}"
     return result

@@ -30,6 +30,7 @@ def make_inputs(problem: Problem, shapes: Sequence[Shape | None], spec: Spec, dt
 
 def with_values(x: torch.Tensor, values: str, generator: torch.Generator) -> torch.Tensor:
     """``x`` replaced by, or scaled to, the named kind of values (see ``cases.Values``)."""
+
     def normal() -> torch.Tensor:
         return torch.randn(x.shape, generator=generator)
 
@@ -41,8 +42,8 @@ def with_values(x: torch.Tensor, values: str, generator: torch.Generator) -> tor
     if values == "swapped":
         flat = normal().reshape(-1)
         edge = min(64, flat.numel() // 4)  # a cache may look at a few elements of either end
-        inner = flat[edge: flat.numel() - edge].flip(0)
-        return torch.cat([flat[:edge], inner, flat[flat.numel() - edge:]]).reshape(x.shape).to(x.dtype)
+        inner = flat[edge : flat.numel() - edge].flip(0)
+        return torch.cat([flat[:edge], inner, flat[flat.numel() - edge :]]).reshape(x.shape).to(x.dtype)
     if values == "grid":
         return _grid(x.shape, generator).to(x.dtype)
     if values == "grid_offset":
@@ -124,6 +125,7 @@ def _sliced(x: torch.Tensor) -> torch.Tensor:
 
 # --- weights --------------------------------------------------------------------------------------------------------
 
+
 def make_state(model: torch.nn.Module, spec: Spec) -> State:
     """A state dict for the model: what it was built with, or random in every entry that may be."""
     state = {k: v.detach().clone() for k, v in model.state_dict().items()}
@@ -173,5 +175,3 @@ def _fresh_weight(old: torch.Tensor, spread: float, weights: str, generator: tor
         step = 2.0 ** math.floor(math.log2(spread))
         return (step * (1 + torch.randint(-2, 3, old.shape, generator=generator) / 64)).to(old.dtype)
     return (spread * torch.randn(old.shape, generator=generator)).to(old.dtype)
-
-

@@ -25,8 +25,9 @@ def nvcc_finding(error: dict[str, Any], scratch: Path, file: str) -> Finding | N
         return build_finding({"kind": kind, "message": undefined.group(0) if undefined else message[-400:]}, file)
     line = _source_line(Path(match["file"]), int(match["line"]))
     number = _find(scratch / file, line)
-    return build_finding({"kind": "compile_error", "message": match["text"], "file": file, "line": number,
-                          "source_line": line}, file)
+    return build_finding(
+        {"kind": "compile_error", "message": match["text"], "file": file, "line": number, "source_line": line}, file
+    )
 
 
 def _source_line(path: Path, number: int) -> str | None:

@@ -47,15 +47,21 @@ def describe(name: str, exact: torch.Tensor, got: torch.Tensor, judged: Judgemen
     """A sentence and its numbers for a tensor that failed its gate."""
     worst = worst_element(exact, got, judged.where)
     evidence = {
-        "tensor": name, "worst": worst, "error_l2": judged.error.l2, "limit_l2": judged.limit_l2,
-        "error_worst": judged.error.worst, "limit_worst": judged.limit_worst,
+        "tensor": name,
+        "worst": worst,
+        "error_l2": judged.error.l2,
+        "limit_l2": judged.limit_l2,
+        "error_worst": judged.error.worst,
+        "limit_worst": judged.limit_worst,
     }
     at = f"at {worst['index']} expected {worst['expected']}, got {worst['got']}"
     if judged.demanded is not None:
         return f"{name} must hold {judged.demanded} there: {at}", evidence
     if judged.magnitude is not None:
-        return (f"{name}: small elements are lost beside large ones (relative error "
-                f"{judged.error.classes[judged.magnitude][0]:.1e} among those near 2^{judged.magnitude * 8}); {at}"), evidence
+        return (
+            f"{name}: small elements are lost beside large ones (relative error "
+            f"{judged.error.classes[judged.magnitude][0]:.1e} among those near 2^{judged.magnitude * 8}); {at}"
+        ), evidence
     if judged.error.l2 > judged.limit_l2:
         numbers = f"relative L2 error {judged.error.l2:.2e}, allowed {judged.limit_l2:.2e}"
     else:
@@ -163,8 +169,11 @@ def _moved(a: torch.Tensor, b: torch.Tensor, norm: float) -> str | None:
         if n < 4:
             continue
         for step in (1, -1):
-            x, y = (a.narrow(i, 0, n - 1), b.narrow(i, 1, n - 1)) if step == 1 else (
-                a.narrow(i, 1, n - 1), b.narrow(i, 0, n - 1))
+            x, y = (
+                (a.narrow(i, 0, n - 1), b.narrow(i, 1, n - 1))
+                if step == 1
+                else (a.narrow(i, 1, n - 1), b.narrow(i, 0, n - 1))
+            )
             if (x - y).norm().item() < CLOSE * norm:
                 return f"shifted by one along dimension {i}: off by one in a tap, padding or loop bound"
     return None

@@ -76,7 +76,9 @@ def build_finding(build: dict[str, Any], file: str) -> Finding:
 def error_finding(error: dict[str, Any], file: str, code: str, what: str) -> Finding:
     """A finding for an exception: a build failure under its own name, anything else under ``code``."""
     if error.get("exited"):
-        return Finding("exited", f"the candidate ended its process with {error['exited']}: {place(error['lines'], file)}")
+        return Finding(
+            "exited", f"the candidate ended its process with {error['exited']}: {place(error['lines'], file)}"
+        )
     if error.get("build"):
         return build_finding(error["build"], file)
     return Finding(code, f"{what}: {error_text(error, file)}", {"error": error})
@@ -89,10 +91,16 @@ def search_fault(reply: dict[str, Any], around: Sequence[Path]) -> Finding | Non
     for row in facts_of(reply).get("touched", []):
         kind, path = str(row[0]), str(row[1])
         if kind == "open" and (path in names or any(Path(path).name == Path(n).name for n in names)):
-            return Finding("reads_reference", f"the candidate opens {path}: it must not see the reference", {"path": path})
+            return Finding(
+                "reads_reference", f"the candidate opens {path}: it must not see the reference", {"path": path}
+            )
         if kind == "list" and path in folders:
-            return Finding("reads_reference", f"the candidate looks through {path} for other people's files: it has no business "
-                           "outside its own folder", {"path": path})
+            return Finding(
+                "reads_reference",
+                f"the candidate looks through {path} for other people's files: it has no business "
+                "outside its own folder",
+                {"path": path},
+            )
     return None
 
 
@@ -104,12 +112,16 @@ def process_fault(reply: dict[str, Any], file: str) -> Finding | None:
     replaced = facts.get("replaced") or []
     if replaced:
         names = ", ".join(replaced[:6]) + (", ..." if len(replaced) > 6 else "")
-        return Finding("patched_harness", f"the candidate replaced functions of its host program: {names}",
-                       {"replaced": replaced})
+        return Finding(
+            "patched_harness", f"the candidate replaced functions of its host program: {names}", {"replaced": replaced}
+        )
     switches = facts.get("switches") or {}
     if "grad_mode" in switches:
-        return Finding("patched_harness", "the candidate switched torch's gradient mode off for the whole process",
-                       {"switches": switches})
+        return Finding(
+            "patched_harness",
+            "the candidate switched torch's gradient mode off for the whole process",
+            {"switches": switches},
+        )
     return None
 
 
@@ -123,19 +135,28 @@ def fallback_fault(reply: dict[str, Any], file: str) -> Finding | None:
     by_torch = f"; the result was made by {', '.join(ops[:5])}" if ops else ""
     if failed and not good:
         finding = build_finding(failed[0].get("error") or {}, file)
-        return Finding("fallback_ran", "the CUDA source did not build, and the candidate carried on without it"
-                       f"{by_torch}\n  {finding.message}", {"build": failed[0], "ops": ops})
+        return Finding(
+            "fallback_ran",
+            f"the CUDA source did not build, and the candidate carried on without it{by_torch}\n  {finding.message}",
+            {"build": failed[0], "ops": ops},
+        )
     raised = (reply.get("extension") or {}).get("raised", [])
     if raised and not device_facts(reply, "forward").get("launches"):
         first = raised[0]
-        return Finding("fallback_ran", f"the candidate's extension function {first['function']} failed, the candidate hid that, "
-                       f"and no kernel ran{by_torch}\n  {first['type']}: {str(first['message']).splitlines()[0][:200]}",
-                       {"raised": raised, "ops": ops})
+        return Finding(
+            "fallback_ran",
+            f"the candidate's extension function {first['function']} failed, the candidate hid that, "
+            f"and no kernel ran{by_torch}\n  {first['type']}: {str(first['message']).splitlines()[0][:200]}",
+            {"raised": raised, "ops": ops},
+        )
     reports = reports_of(reply)
     if reports:
         report = reports[0]
-        return Finding("fallback_ran", "the candidate's kernel failed and the candidate hid that"
-                       f"{by_torch}\n  {report.get('message')}", {"report": report, "ops": ops})
+        return Finding(
+            "fallback_ran",
+            f"the candidate's kernel failed and the candidate hid that{by_torch}\n  {report.get('message')}",
+            {"report": report, "ops": ops},
+        )
     return None
 
 
@@ -151,8 +172,11 @@ def launch_fault(reply: dict[str, Any]) -> Finding | None:
             grid, block = launch.get("grid"), launch.get("block")
             place_text = f" at {launch['file']}:{launch['line']}" if launch.get("file") and launch.get("line") else ""
             detail = launch.get("detail") or f"grid {grid}, block {block}, {shared} bytes of shared memory"
-            return Finding(code, f"the launch of `{launch.get('kernel')}`{place_text} fails: {error} ({detail})",
-                           {"launch": launch})
+            return Finding(
+                code,
+                f"the launch of `{launch.get('kernel')}`{place_text} fails: {error} ({detail})",
+                {"launch": launch},
+            )
     return None
 
 
@@ -161,20 +185,33 @@ def result_fault(reply: dict[str, Any]) -> Finding | None:
     outputs = reply.get("outputs") or []
     for row in outputs:
         if "shape" in row and not row.get("exact_tensor"):
-            return Finding("lazy_tensor", f"the candidate returns a {row['type']}, not a plain torch.Tensor: "
-                           "its values may be computed when somebody looks, outside any measurement", {"output": row})
+            return Finding(
+                "lazy_tensor",
+                f"the candidate returns a {row['type']}, not a plain torch.Tensor: "
+                "its values may be computed when somebody looks, outside any measurement",
+                {"output": row},
+            )
     launches = launches_of(reply)
     pending = sorted({str(launch.get("kernel")) for launch in launches if launch.get("pending")})
     if reply.get("new_threads"):
         changed = " and the result changed after forward() returned" if reply.get("changed_later") else ""
-        return Finding("background_thread", "work was left on a background thread "
-                       f"({', '.join(reply['new_threads'])}){changed}", {"threads": reply["new_threads"]})
+        return Finding(
+            "background_thread",
+            f"work was left on a background thread ({', '.join(reply['new_threads'])}){changed}",
+            {"threads": reply["new_threads"]},
+        )
     if pending:
-        return Finding("side_stream", f"work was left on a side stream that the current one does not wait for: "
-                       f"`{pending[0]}`", {"kernels": pending})
+        return Finding(
+            "side_stream",
+            f"work was left on a side stream that the current one does not wait for: `{pending[0]}`",
+            {"kernels": pending},
+        )
     if reply.get("changed_later"):
-        return Finding("side_stream", "the result changed after forward() returned: work was still under way on a "
-                       "side stream or a native thread", {})
+        return Finding(
+            "side_stream",
+            "the result changed after forward() returned: work was still under way on a side stream or a native thread",
+            {},
+        )
     for name, row in [(f"output{r['path']}", r) for r in outputs]:
         if row.get("unwritten"):
             return unwritten(name, row, _count(row.get("shape", [])))
@@ -182,15 +219,23 @@ def result_fault(reply: dict[str, Any]) -> Finding | None:
         if grad and grad.get("unwritten"):
             return unwritten(f"the gradient of {name}", grad, None)
     if reply.get("overwrote_previous"):
-        return Finding("aliased_output", "this call wrote over the result that the call before it had returned: "
-                       "the candidate hands out one buffer again and again", {})
+        return Finding(
+            "aliased_output",
+            "this call wrote over the result that the call before it had returned: "
+            "the candidate hands out one buffer again and again",
+            {},
+        )
     return None
 
 
 def unwritten(name: str, row: dict[str, Any], total: int | None) -> Finding:
     of = f" of {total}" if total else ""
-    return Finding("unwritten_output", f"{row['unwritten']}{of} elements of {name} were never written "
-                   f"(the first at flat index {row.get('first_unwritten')})", {"output": name, **row})
+    return Finding(
+        "unwritten_output",
+        f"{row['unwritten']}{of} elements of {name} were never written "
+        f"(the first at flat index {row.get('first_unwritten')})",
+        {"output": name, **row},
+    )
 
 
 def _count(shape: list[int]) -> int:

@@ -47,7 +47,8 @@ def _spread(x: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
         return x
     size = [(n - 1) * s + 1 if n else 0 for n, s in zip(x.shape[2:], stride, strict=True)]
     wide = x.new_zeros(*x.shape[:2], *size)
-    wide[(slice(None), slice(None), *(slice(None, None, s) for s in stride))] = x
+    every: list[slice] = [slice(None), slice(None)]
+    wide[tuple(every + [slice(None, None, s) for s in stride])] = x
     return wide
 
 
@@ -57,7 +58,7 @@ def _rows(windows: torch.Tensor, groups: int, spatial: int) -> torch.Tensor:
     x = windows.reshape(n, groups, c // groups, *windows.shape[2:])
     out, ker = list(range(3, 3 + spatial)), list(range(3 + spatial, 3 + 2 * spatial))
     x = x.permute(1, 0, *out, 2, *ker)
-    terms = (c // groups) * int(torch.tensor(windows.shape[2 + spatial:]).prod())
+    terms = (c // groups) * int(torch.tensor(windows.shape[2 + spatial :]).prod())
     return x.reshape(groups, -1, terms)
 
 
@@ -74,20 +75,31 @@ def _image(flat: torch.Tensor, n: int, size: Sequence[int]) -> torch.Tensor:
 
 
 def convolve(
-    x: torch.Tensor, w: torch.Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int],
-    groups: int, product: Product,
+    x: torch.Tensor,
+    w: torch.Tensor,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    product: Product,
 ) -> torch.Tensor:
     """A plain convolution without bias; ``w`` is (out, in/groups, *kernel)."""
     spatial = w.dim() - 2
     windows = _windows(_pad(x, padding, padding), w.shape[2:], stride, dilation)
-    size = windows.shape[2: 2 + spatial]
+    size = windows.shape[2 : 2 + spatial]
     weight = w.reshape(groups, w.shape[0] // groups, -1).transpose(1, 2)
     return _image(product(_rows(windows, groups, spatial), weight), x.shape[0], size)
 
 
 def convolve_transposed(
-    x: torch.Tensor, w: torch.Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int],
-    groups: int, size: Sequence[int], product: Product,
+    x: torch.Tensor,
+    w: torch.Tensor,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    size: Sequence[int],
+    product: Product,
 ) -> torch.Tensor:
     """A transposed convolution without bias to outputs of ``size``; ``w`` is (in, out/groups, *kernel)."""
     spatial = w.dim() - 2
@@ -103,13 +115,20 @@ def convolve_transposed(
 
 
 def weight_gradient(
-    image: torch.Tensor, positions: torch.Tensor, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int],
-    dilation: Sequence[int], groups: int, product: Product,
+    image: torch.Tensor,
+    positions: torch.Tensor,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    product: Product,
 ) -> torch.Tensor:
     """(positions' channels, image's channels / groups, *kernel): windows of ``image`` times ``positions``, summed."""
     spatial = len(kernel)
     windows = _windows(_pad(image, padding, padding), kernel, stride, dilation)
     # Rows and columns that no window of the forward pass starts at are left out.
-    windows = windows[(slice(None), slice(None), *(slice(0, n) for n in positions.shape[2:]))]
+    kept: list[slice] = [slice(None), slice(None)]
+    windows = windows[tuple(kept + [slice(0, n) for n in positions.shape[2:]])]
     terms = product(_columns(positions, groups).transpose(1, 2), _rows(windows, groups, spatial))
     return terms.reshape(positions.shape[1], image.shape[1] // groups, *kernel)

@@ -62,8 +62,13 @@ class Check:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "name": self.name, "title": self.title, "status": self.status, "evidence": self.evidence,
-            "findings": [f.to_json() for f in self.findings], "data": self.data, "seconds": round(self.seconds, 3),
+            "name": self.name,
+            "title": self.title,
+            "status": self.status,
+            "evidence": self.evidence,
+            "findings": [f.to_json() for f in self.findings],
+            "data": self.data,
+            "seconds": round(self.seconds, 3),
         }
 
 

@@ -43,8 +43,13 @@ class Reference:
 
     def handle(self, message: dict[str, Any]) -> dict[str, Any]:
         try:
-            action = {"open": self.open, "case": self.case, "initial": self.initial, "accepts": self.accepts,
-                      "variants": self.variants}[message["op"]]
+            action = {
+                "open": self.open,
+                "case": self.case,
+                "initial": self.initial,
+                "accepts": self.accepts,
+                "variants": self.variants,
+            }[message["op"]]
             return {"ok": True, **action(message)}
         except ProblemError as error:
             return {"ok": False, "problem": str(error)}
@@ -62,9 +67,13 @@ class Reference:
             model = problem.build(0)
             self.bench = Bench(lambda: problem.build(0), self.dtype, device)
         except Exception as error:  # noqa: BLE001
-            raise ProblemError(f"Model of {problem.path.name} cannot be built: {type(error).__name__}: {error}") from None
+            raise ProblemError(
+                f"Model of {problem.path.name} cannot be built: {type(error).__name__}: {error}"
+            ) from None
         if device.type == "cpu" and self.work.multiply_adds + sum(p.numel() for p in model.parameters()) < LIGHT_WORK:
-            torch.set_num_threads(1)  # small operators lose more to waking threads than they gain, and the candidate runs too
+            torch.set_num_threads(
+                1
+            )  # small operators lose more to waking threads than they gain, and the candidate runs too
         declared = [
             {"shape": list(x.shape), "dtype": tensors.dtype_name(x.dtype)} if isinstance(x, torch.Tensor) else None
             for x in problem.declared
@@ -72,8 +81,10 @@ class Reference:
         return {
             "init": tensors.encode(problem.init_inputs, self.cases, "init"),
             "declared": declared,
-            "free": [{"members": f.members, "declared": f.declared, "small": f.small, "batch": f.is_batch}
-                     for f in problem.free],
+            "free": [
+                {"members": f.members, "declared": f.declared, "small": f.small, "batch": f.is_batch}
+                for f in problem.free
+            ],
             "small_shapes": [list(s) if s else s for s in problem.shapes_for(problem.small_sizes)],
             "outputs": [list(s) for s in self.work.output_shapes],
             "multiply_adds": self.work.multiply_adds,
@@ -143,12 +154,13 @@ class Reference:
             "state": self._state_files(trial, state),
             "inputs": [tensors.encode(x, folder, f"input{i}") for i, x in enumerate(inputs)],
             "requires_grad": [
-                i for i, x in enumerate(inputs)
+                i
+                for i, x in enumerate(inputs)
                 if trial.grads and self.bench.input_grads and isinstance(x, torch.Tensor) and x.is_floating_point()
             ],
-            "cotangents": None if cotangents is None else [
-                tensors.encode(c, folder, f"cotangent{i}") for i, c in enumerate(cotangents)
-            ],
+            "cotangents": None
+            if cotangents is None
+            else [tensors.encode(c, folder, f"cotangent{i}") for i, c in enumerate(cotangents)],
         }
         reply = {"case": wire, "truth": self._describe(truth, trial, name)}
         if self.settings.device.type == "cuda":
@@ -163,16 +175,23 @@ class Reference:
         return state, inputs, cotangents, find_truth(self.bench, state, inputs, cotangents, spec, self.settings)
 
     def _cotangents(self, state: generate.State, inputs: list[Any], spec: Spec) -> list[Any] | None:
-        """A random incoming gradient for each output: ``sum().backward()`` would forgive any permutation."""
+        """A random incoming gradient for each output: ``sum().backward()`` would forgive any permutation.
+
+        Its layout is that of the inputs; an expanded one is what ``sum()`` sends back, one number with strides of zero.
+        """
         shape_run: Result = self.bench.run(state, inputs, None, spec.but(grads=False), wide=False)
         if shape_run.error is not None:
             return None
         generator = torch.Generator().manual_seed(spec.seed + 3)
-        return [
-            torch.randn(v.shape, generator=generator).to(v.dtype)
-            if isinstance(v, torch.Tensor) and v.is_floating_point() else None
-            for _, v in shape_run.outputs
-        ]
+
+        def cotangent(v: Any) -> torch.Tensor | None:
+            if not isinstance(v, torch.Tensor) or not v.is_floating_point():
+                return None
+            if spec.layout == "expanded" and v.dim() > 0:
+                return torch.full([1] * v.dim(), 0.75, dtype=v.dtype).expand(v.shape)
+            return generate.with_layout(torch.randn(v.shape, generator=generator).to(v.dtype), spec.layout)
+
+        return [cotangent(v) for _, v in shape_run.outputs]
 
     @staticmethod
     def _weights(spec: Spec) -> tuple[str, int]:
@@ -180,8 +199,8 @@ class Reference:
         return f"{spec.weights}-{seed}", seed
 
     def _state(self, spec: Spec) -> generate.State:
-        """The weights of a case, as files too. Tensors that several kinds of weights share are the same objects, so that
-        neither a file nor a copy into a model is made twice: one of the five problems has 256 MiB of them."""
+        """The weights of a case, as files too. Tensors that several kinds of weights share are the same objects, so
+        that neither a file nor a copy into a model is made twice: one of the five problems has 256 MiB of them."""
         key, seed = self._weights(spec)
         if key not in self.states:
             model = self.problem.build(seed)
@@ -216,7 +235,7 @@ class Reference:
             mask = truth.masks.get(key)
             rows[key] = {
                 "truth": tensors.save(value, folder, f"t{i}.bin"),
-                "dtype": tensors.dtype_name(truth.eager.tensors[key].dtype),
+                "dtype": tensors.dtype_name(_dtype_of(truth.eager.tensors, key)),
                 "yard": truth.yard[key].to_json(),
                 "terms": truth.terms[key],
                 "mask": None if mask is None else tensors.save(mask, folder, f"m{i}.bin"),
@@ -248,6 +267,11 @@ class Reference:
         for i, (text, code, value) in enumerate(variants(self.bench, *recent)):
             found.append({"text": text, "code": code, "tensor": tensors.save(value, folder, f"v{i}.bin")})
         return {"variants": found, "folder": message["id"]}
+
+
+def _dtype_of(found: dict[str, torch.Tensor], key: str) -> torch.dtype:
+    """The dtype whose ulps count; sums are added up in float64 from gradients in their own dtype."""
+    return found[f"grad:{key.removeprefix('sum:')}" if key.startswith("sum:") else key].dtype
 
 
 def main() -> None:

@@ -24,9 +24,9 @@ Progress = Callable[[str, str], None]  # (check, what it is doing)
 def prove(reference: str | Path, candidate: str | Path, *, progress: Progress | None = None, **options: Any) -> Proof:
     """Say whether ``ModelNew`` of one file computes what ``Model`` of another does, with evidence.
 
-    Options as in ``crucible.prove.options.Options``; ``device`` defaults to a GPU if there is one, ``seed`` to a new one.
-    Errors of the user (a missing file, a reference without Model) come back as an unjudged Proof, not as exceptions;
-    an option that makes no sense raises ValueError.
+    Options as in ``crucible.prove.options.Options``; ``device`` defaults to a GPU if there is one, ``seed`` to a new
+    one. Errors of the user (a missing file, a reference without Model) come back as an unjudged Proof, not as
+    exceptions; an option that makes no sense raises ValueError.
     """
     options.setdefault("seed", fresh_seed())
     if options.get("device") is None:
@@ -61,8 +61,9 @@ def _run(proof: Proof, reference: Path, candidate: Path, options: Options, say: 
         reference = check_path(reference, "the reference")
         candidate = check_path(candidate, "the candidate")
     except ProblemError as error:
-        raise Refutation(Finding("reference_error" if str(error).startswith("the reference") else "import_error",
-                                 str(error))) from None
+        raise Refutation(
+            Finding("reference_error" if str(error).startswith("the reference") else "import_error", str(error))
+        ) from None
     scan = scan_file(candidate)
     checks = all_checks()
     if scan.finding is not None:
@@ -128,8 +129,13 @@ def _prepare_simulator(say: Progress) -> None:
         from crucible.build.runtime import runtime_library
 
         if toolchain.torch_has_cuda():
-            raise Refutation(Finding("infrastructure", "the simulator needs the CPU build of PyTorch, and this one is built for "
-                                     "CUDA: use --device cuda, or an environment with the CPU build"))
+            raise Refutation(
+                Finding(
+                    "infrastructure",
+                    "the simulator needs the CPU build of PyTorch, and this one is built for "
+                    "CUDA: use --device cuda, or an environment with the CPU build",
+                )
+            )
         say("loads", "preparing the simulator (built once, then cached)")
         runtime_library()
         glue_library()
@@ -156,7 +162,7 @@ def rerun_command(proof: Proof) -> str:
         value = proof.options.get(key)
         if value is not None and value != defaults[key]:
             parts += [f"--{key}", str(value)]
-    parts += [f"--{k.replace('_', '-')}" for k in ("quick", "strict", "forward_only", "sanitize") if proof.options.get(k)]
+    parts += [
+        f"--{k.replace('_', '-')}" for k in ("quick", "strict", "forward_only", "sanitize") if proof.options.get(k)
+    ]
     return " ".join(parts)
-
-

@@ -21,8 +21,8 @@ import torch
 
 from crucible.prove import shapes, tensors, watch
 from crucible.prove.devices import open_device
-from crucible.prove.extensions import ExtensionWatch
 from crucible.prove.execute import buffers_of, random_state, same_bits, shares_memory
+from crucible.prove.extensions import ExtensionWatch, anonymous
 
 COMPARED = 1 << 26  # elements up to which inputs, parameters and outputs are compared bit by bit after a call
 THREAD_WAIT = 1.5
@@ -80,8 +80,13 @@ class Runner:
         return {"torch": torch.__version__, "device": self.device.describe(), "python": sys.version.split()[0]}
 
     def handle(self, message: dict[str, Any]) -> dict[str, Any]:
-        actions = {"load": self.load, "construct": self.construct, "interface": self.interface, "run": self.run,
-                   "probe": self.probe}
+        actions = {
+            "load": self.load,
+            "construct": self.construct,
+            "interface": self.interface,
+            "run": self.run,
+            "probe": self.probe,
+        }
         with self._masked():
             self.audit.active = True
             try:
@@ -116,7 +121,7 @@ class Runner:
         hidden.update({k: v for k, v in os.environ.items() if k.startswith(TELLTALE)})
         for key in hidden:
             del os.environ[key]
-        cpp_extension.load_inline = load_inline
+        cpp_extension.load_inline = anonymous(load_inline)
         _forget(ours)
         try:
             yield
@@ -154,7 +159,9 @@ class Runner:
             "seconds": time.perf_counter() - start,
             "has_model": isinstance(cls, type),
             "is_module": isinstance(cls, type) and issubclass(cls, torch.nn.Module),
-            "classes": [n for n, v in vars(self.module).items() if isinstance(v, type) and v.__module__ == self.module_name],
+            "classes": [
+                n for n, v in vars(self.module).items() if isinstance(v, type) and v.__module__ == self.module_name
+            ],
             "signatures": shapes.signatures(cls) if isinstance(cls, type) else None,
         }
 
@@ -186,14 +193,29 @@ class Runner:
         except Exception as error:  # noqa: BLE001
             return {"ok": False, "error": self._error(error, "construct")}
         if not isinstance(model, torch.nn.Module):
-            return {"ok": False, "error": {"type": "TypeError", "stage": "construct", "lines": [],
-                                           "message": "ModelNew(...) is not a torch.nn.Module"}}
+            return {
+                "ok": False,
+                "error": {
+                    "type": "TypeError",
+                    "stage": "construct",
+                    "lines": [],
+                    "message": "ModelNew(...) is not a torch.nn.Module",
+                },
+            }
+        if not message.get("save", True):
+            return {"ok": True}
         folder = self._folder()
         state = {k: v for k, v in model.state_dict().items() if isinstance(v, torch.Tensor)}
         files = {k: tensors.save(v, folder, f"s{i}.bin") for i, (k, v) in enumerate(state.items())}
         self.model, self.model_key, self.loaded = None, None, {}
-        return {"ok": True, "layout": shapes.state_layout(model), "state": files, "folder": folder.name,
-                "attributes": shapes.attributes(model), "training": model.training}
+        return {
+            "ok": True,
+            "layout": shapes.state_layout(model),
+            "state": files,
+            "folder": folder.name,
+            "attributes": shapes.attributes(model),
+            "training": model.training,
+        }
 
     def _new_model(self) -> Any:
         assert self.module is not None
@@ -222,8 +244,10 @@ class Runner:
         facts["eval"] = not any(m.training for m in model.modules())
         model.train()
         facts["train"] = all(m.training for m in model.modules())
-        state = {k: torch.zeros(shape, dtype=tensors.DTYPES[dtype]) + i % 7
-                 for i, (k, shape, dtype, _) in enumerate(message["layout"])}
+        state = {
+            k: torch.zeros(shape, dtype=tensors.DTYPES[dtype]) + i % 7
+            for i, (k, shape, dtype, _) in enumerate(message["layout"])
+        }
         try:
             model.load_state_dict(state)
             held = model.state_dict()
@@ -236,7 +260,9 @@ class Runner:
         for name in ("float16", "bfloat16", "float64") if small else ("float16",):
             try:
                 moved = model.to(tensors.DTYPES[name])
-                left = [k for k, p in moved.named_parameters() if p.is_floating_point() and p.dtype != tensors.DTYPES[name]]
+                left = [
+                    k for k, p in moved.named_parameters() if p.is_floating_point() and p.dtype != tensors.DTYPES[name]
+                ]
                 facts["dtypes"][name] = left
             except Exception as error:  # noqa: BLE001
                 facts["dtypes"][name] = f"{type(error).__name__}: {str(error)[:500]}"
@@ -288,7 +314,7 @@ class Runner:
         return model
 
     def _inputs(self, case: dict[str, Any], mode: dict[str, Any]) -> tuple[list[Any], list[Any]]:
-        """The inputs on the device and their originals; with ``inplace`` in the memory that the last call's inputs had."""
+        """Inputs on the device and their originals; with ``inplace`` in the memory that the last call's inputs had."""
         folder = self.cases / case["folder"]
         originals = [tensors.decode(x, folder) for x in case["inputs"]]
         placed: list[Any] = []
@@ -307,7 +333,9 @@ class Runner:
         self.held_inputs = [x.detach() if isinstance(x, torch.Tensor) else x for x in placed]
         return placed, originals
 
-    def _call(self, model: torch.nn.Module, case: dict[str, Any], mode: dict[str, Any], outcome: dict[str, Any]) -> None:
+    def _call(
+        self, model: torch.nn.Module, case: dict[str, Any], mode: dict[str, Any], outcome: dict[str, Any]
+    ) -> None:
         inputs, originals = self._inputs(case, mode)
         for i in case["requires_grad"]:
             inputs[i].requires_grad_()
@@ -335,8 +363,9 @@ class Runner:
         self.extensions.spoil = False
         outcome["extension"] = self.extensions.facts()
         self.device.synchronize()
-        outcome["random_changed"] = [not torch.equal(a, b) for a, b in
-                                     zip(before, random_state(self.device.device), strict=True)]
+        outcome["random_changed"] = [
+            not torch.equal(a, b) for a, b in zip(before, random_state(self.device.device), strict=True)
+        ]
         outcome["new_threads"] = watch.thread_names(alive)
         snapshots = [r.cpu() if r is not None else None for r in read]
         del read
@@ -345,7 +374,7 @@ class Runner:
         folder = self._folder()
         outcome["folder"] = folder.name
         if mode.get("save", True):
-            for i, (path, value) in enumerate(found):
+            for i, (_, value) in enumerate(found):
                 snapshot = snapshots[i]
                 if isinstance(value, torch.Tensor):
                     kept = snapshot if snapshot is not None else _plain_copy(value)
@@ -362,8 +391,7 @@ class Runner:
             self._backward(model, found, inputs, case, mode, outcome, folder)
         self._compare_later(found, snapshots, alive, outcome)
         self.previous = [
-            (v, s) for (_, v), s in zip(found, snapshots, strict=True)
-            if s is not None and s.numel() <= COMPARED
+            (v, s) for (_, v), s in zip(found, snapshots, strict=True) if s is not None and s.numel() <= COMPARED
         ]
         outcome["stage"] = "done"
 
@@ -402,13 +430,21 @@ class Runner:
             row: dict[str, Any] = {"path": path, "type": f"{type(value).__module__}.{type(value).__name__}"}
             row["exact_tensor"] = type(value) is torch.Tensor
             if isinstance(value, torch.Tensor):
-                row.update(shape=list(value.shape), dtype=tensors.dtype_name(value.dtype), device=value.device.type,
-                           requires_grad=value.requires_grad)
+                row.update(
+                    shape=list(value.shape),
+                    dtype=tensors.dtype_name(value.dtype),
+                    device=value.device.type,
+                    requires_grad=value.requires_grad,
+                )
                 if type(value) is torch.Tensor and value.device.type == self.device.device.type:
                     row["unwritten"], row["first_unwritten"] = self.device.unwritten(value)
-                    row["aliases"] = [i for i, x in enumerate(inputs) if isinstance(x, torch.Tensor) and shares_memory(value, x)]
+                    row["aliases"] = [
+                        i for i, x in enumerate(inputs) if isinstance(x, torch.Tensor) and shares_memory(value, x)
+                    ]
             else:
-                row["value"] = value if isinstance(value, (int, float, bool, str)) or value is None else repr(value)[:100]
+                row["value"] = (
+                    value if isinstance(value, (int, float, bool, str)) or value is None else repr(value)[:100]
+                )
             rows.append(row)
         outcome["outputs"] = rows
 
@@ -430,8 +466,15 @@ class Runner:
                     flat = now.reshape(-1)
                     constant = bool(flat.numel() > 1 and (flat == flat[0]).all())
                     wrong = (now != old) & ~((now != now) & (old != old))
-                    changed.append({"input": i, "constant": constant, "value": flat[0].item() if constant else None,
-                                    "elements": int(wrong.sum()), "of": x.numel()})
+                    changed.append(
+                        {
+                            "input": i,
+                            "constant": constant,
+                            "value": flat[0].item() if constant else None,
+                            "elements": int(wrong.sum()),
+                            "of": x.numel(),
+                        }
+                    )
         outcome["inputs_changed"] = changed
 
     def _compare_parameters(self, model: torch.nn.Module, case: dict[str, Any], outcome: dict[str, Any]) -> None:
@@ -443,8 +486,16 @@ class Runner:
                 changed.append(name)
         outcome["parameters_changed"] = changed
 
-    def _backward(self, model: torch.nn.Module, found: list[tuple[str, Any]], inputs: list[Any], case: dict[str, Any],
-                  mode: dict[str, Any], outcome: dict[str, Any], folder: Path) -> None:
+    def _backward(
+        self,
+        model: torch.nn.Module,
+        found: list[tuple[str, Any]],
+        inputs: list[Any],
+        case: dict[str, Any],
+        mode: dict[str, Any],
+        outcome: dict[str, Any],
+        folder: Path,
+    ) -> None:
         source = self.cases / case["folder"]
         pairs = []
         for (_, value), info in zip(found, case["cotangents"], strict=False):
@@ -452,7 +503,8 @@ class Runner:
             if isinstance(value, torch.Tensor) and value.requires_grad and isinstance(cotangent, torch.Tensor):
                 if cotangent.shape != value.shape:
                     return  # the shape is wrong, and the parent sees that
-                pairs.append((value, cotangent.to(self.device.device, value.dtype)))
+                placed = tensors.place(cotangent.to(value.dtype), info.get("strides"), self.device.device)
+                pairs.append((value, placed))
         if not pairs:
             return
         for i, (_, cotangent) in enumerate(pairs):
@@ -474,8 +526,9 @@ class Runner:
                 grads[name]["tensor"] = tensors.save(_plain_copy(grad), folder, f"g{i}.bin")
         outcome["grads"] = grads
 
-    def _compare_later(self, found: list[tuple[str, Any]], snapshots: list[Any], alive: set[int],
-                       outcome: dict[str, Any]) -> None:
+    def _compare_later(
+        self, found: list[tuple[str, Any]], snapshots: list[Any], alive: set[int], outcome: dict[str, Any]
+    ) -> None:
         """Look at the outputs again: whatever a thread or a stream still had to do has now been done."""
         deadline = time.monotonic() + THREAD_WAIT
         while alive & watch.threads() and time.monotonic() < deadline:

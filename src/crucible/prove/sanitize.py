@@ -22,8 +22,11 @@ CODES = {"memcheck": "out_of_bounds", "racecheck": "race_shared"}
 
 
 def find_tool() -> str | None:
-    for place in (shutil.which("compute-sanitizer"), "/usr/local/cuda/bin/compute-sanitizer",
-                  "/usr/local/cuda/compute-sanitizer/compute-sanitizer"):
+    for place in (
+        shutil.which("compute-sanitizer"),
+        "/usr/local/cuda/bin/compute-sanitizer",
+        "/usr/local/cuda/compute-sanitizer/compute-sanitizer",
+    ):
         if place and Path(place).exists():
             return place
     return None
@@ -39,23 +42,61 @@ def sanitize(session: Session, check: Check) -> None:
         return
     from crucible.prove.cases import Spec
 
-    spec = Spec("sanitizer", session.seed("sanitizer"), session.small, values="normal", training=session.training, brief=True,
-                grads=not session.options.forward_only, steady=False)
+    spec = Spec(
+        "sanitizer",
+        session.seed("sanitizer"),
+        session.small,
+        values="normal",
+        training=session.training,
+        brief=True,
+        grads=not session.options.forward_only,
+        steady=False,
+    )
     case, _ = session.prepare(spec)
     request = session.scratch / "sanitize.json"
-    request.write_text(json.dumps({"case": case, "init": session.problem["init"], "cases": str(session.cases),
-                                   "scratch": str(session.scratch), "file": session.file}))
+    request.write_text(
+        json.dumps(
+            {
+                "case": case,
+                "init": session.problem["init"],
+                "cases": str(session.cases),
+                "scratch": str(session.scratch),
+                "file": session.file,
+            }
+        )
+    )
     for name in TOOLS:
         _run_tool(session, check, tool, name, request)
 
 
 def _run_tool(session: Session, check: Check, tool: str, name: str, request: Path) -> None:
-    env = {**os.environ, "PYTHONPATH": str(Path(crucible.__file__).parents[1]), "PYTORCH_NO_CUDA_MEMORY_CACHING": "1",
-           "TORCH_EXTENSIONS_DIR": str(session.scratch / "extensions")}
-    command = [tool, "--tool", name, "--print-limit", "5", sys.executable, "-m", "crucible.prove.sanitize", str(request)]
+    env = {
+        **os.environ,
+        "PYTHONPATH": str(Path(crucible.__file__).parents[1]),
+        "PYTORCH_NO_CUDA_MEMORY_CACHING": "1",
+        "TORCH_EXTENSIONS_DIR": str(session.scratch / "extensions"),
+    }
+    command = [
+        tool,
+        "--tool",
+        name,
+        "--print-limit",
+        "5",
+        sys.executable,
+        "-m",
+        "crucible.prove.sanitize",
+        str(request),
+    ]
     try:
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=10 * session.options.timeout,
-                              cwd=session.scratch, check=False)
+        done = subprocess.run(
+            command,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=10 * session.options.timeout,
+            cwd=session.scratch,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         check.note(f"{name}: no answer in time")
         session.limits.append(f"compute-sanitizer's {name} did not finish in time")

@@ -11,14 +11,22 @@ from crucible.prove.proof import Finding
 
 # Ways to find out who is calling: harmless in a program, odd in a kernel.
 _CURIOUS = {
-    "inspect.stack": "looks at the call stack", "inspect.currentframe": "looks at the call stack",
-    "sys._getframe": "looks at the call stack", "traceback.extract_stack": "looks at the call stack",
-    "traceback.format_stack": "looks at the call stack", "sys.argv": "reads the command line",
-    "os.environ": "reads the environment", "os.getenv": "reads the environment", "os.getppid": "looks at its parent",
-    "sys.modules": "looks at the loaded modules", "gc.get_objects": "looks through all live objects",
-    "gc.get_referrers": "looks through all live objects", "psutil": "looks at other processes",
+    "inspect.stack": "looks at the call stack",
+    "inspect.currentframe": "looks at the call stack",
+    "sys._getframe": "looks at the call stack",
+    "traceback.extract_stack": "looks at the call stack",
+    "traceback.format_stack": "looks at the call stack",
+    "sys.argv": "reads the command line",
+    "os.environ": "reads the environment",
+    "os.getenv": "reads the environment",
+    "os.getppid": "looks at its parent",
+    "sys.modules": "looks at the loaded modules",
+    "gc.get_objects": "looks through all live objects",
+    "gc.get_referrers": "looks through all live objects",
+    "psutil": "looks at other processes",
 }
-_KERNEL = re.compile(r"__global__[^;{}]*?\b(\w+)\s*\([^;{}]*\)\s*\{", re.S)
+_BOUNDS = re.compile(r"__launch_bounds__\s*\([^)]*\)")
+_KERNEL = re.compile(r"__global__[^;{}()]*?\b(\w+)\s*\([^;{}]*\)\s*\{", re.S)
 
 
 @dataclass
@@ -46,16 +54,20 @@ def scan_file(path: Path) -> Scan:
         tree = ast.parse(text, filename=path.name)
     except SyntaxError as error:
         line = (error.text or "").rstrip()
-        return Scan(Finding("syntax_error", f"{path.name}:{error.lineno}: {error.msg}\n    {line.strip()}",
-                            {"line": error.lineno, "source_line": line}))
+        return Scan(
+            Finding(
+                "syntax_error",
+                f"{path.name}:{error.lineno}: {error.msg}\n    {line.strip()}",
+                {"line": error.lineno, "source_line": line},
+            )
+        )
     except (RecursionError, MemoryError, ValueError) as error:
         return Scan(Finding("syntax_error", f"{path.name} cannot be parsed: {type(error).__name__}"))
     result = Scan()
     if not _defines_model(tree):
-        result.finding = Finding("no_model_new", f"{path.name} defines no ModelNew"
-                                 + _nearest(tree))
+        result.finding = Finding("no_model_new", f"{path.name} defines no ModelNew" + _nearest(tree))
     strings = [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
-    result.kernels = sorted({k for s in strings for k in _KERNEL.findall(s) if k not in ("__launch_bounds__",)})
+    result.kernels = sorted({k for s in strings for k in _KERNEL.findall(_BOUNDS.sub("", s))})
     result.uses_load_inline = "load_inline" in text or "cpp_extension" in text
     result.names_us = any("crucible" in s.lower() for s in strings)
     for node in ast.walk(tree):

@@ -23,6 +23,7 @@ from crucible.prove import outcome as outcomes
 from crucible.prove import tensors
 from crucible.prove.cases import Spec
 from crucible.prove.compare import Error, Judgement, judge
+from crucible.prove.execute import sample_sums
 from crucible.prove.options import Options, memory_limit
 from crucible.prove.proof import Finding, Refutation
 from crucible.prove.sandbox import Child, ChildDied, Limits
@@ -32,8 +33,14 @@ HEAVY_WORK = 50_000_000  # multiply-adds of one small forward from which on ever
 HEAVY_WEIGHTS = 16_000_000
 SHARED_MEMORY = Path("/dev/shm")
 DEATHS = {
-    "time": "time_limit", "memory": "memory_limit", "output": "output_limit", "processes": "process_limit",
-    "disk": "disk_limit", "signal": "crashed", "exit": "exited", "protocol": "protocol",
+    "time": "time_limit",
+    "memory": "memory_limit",
+    "output": "output_limit",
+    "processes": "process_limit",
+    "disk": "disk_limit",
+    "signal": "crashed",
+    "exit": "exited",
+    "protocol": "protocol",
 }
 
 Tick = Callable[[str], None]
@@ -92,6 +99,9 @@ class Trial:
         """The candidate's tensor of this name."""
         if name in self.kept:
             return self.kept[name]
+        if name.startswith("sum:"):
+            gradient = self.got(f"grad:{name.removeprefix('sum:')}")
+            return None if gradient is None else sample_sums(gradient)
         info = self.info(name)
         if info is None:
             return None
@@ -107,7 +117,9 @@ class Trial:
             if got is None or got.shape != exact.shape:
                 return None
             yard = Error.from_json(self.row(name)["yard"])
-            place = torch.device("cuda") if exact.numel() > 1 << 23 and torch.cuda.is_available() else torch.device("cpu")
+            place = (
+                torch.device("cuda") if exact.numel() > 1 << 23 and torch.cuda.is_available() else torch.device("cpu")
+            )
             mask = self.mask(name)
             self._judged[name] = judge(
                 exact.to(place), got.to(place), yard, self.dtype(name), None if mask is None else mask.to(place)
@@ -168,14 +180,27 @@ class Session:
 
     def _open_reference(self) -> dict[str, Any]:
         limits = Limits(wall_s=24 * 3600.0, memory_bytes=_machine_memory(), disk_bytes=1 << 40, processes=256)
-        self._reference = self._stack.enter_context(Child(
-            [sys.executable, "-m", "crucible.prove.reference"], scratch=self.root / "reference",
-            writable=[self.cases, self.truths], limits=limits, env=_environment(), gpu=self.options.device == "cuda",
-        ))
-        return self.ask_reference({
-            "op": "open", "path": str(self.reference_path), "device": self.options.device, "dtype": self.options.dtype,
-            "precision": self.options.precision, "cases": str(self.cases), "truths": str(self.truths),
-        })
+        self._reference = self._stack.enter_context(
+            Child(
+                [sys.executable, "-m", "crucible.prove.reference"],
+                scratch=self.root / "reference",
+                writable=[self.cases, self.truths],
+                limits=limits,
+                env=_environment(),
+                gpu=self.options.device == "cuda",
+            )
+        )
+        return self.ask_reference(
+            {
+                "op": "open",
+                "path": str(self.reference_path),
+                "device": self.options.device,
+                "dtype": self.options.dtype,
+                "precision": self.options.precision,
+                "cases": str(self.cases),
+                "truths": str(self.truths),
+            }
+        )
 
     def ask_reference(self, message: dict[str, Any]) -> dict[str, Any]:
         """One request to the reference worker (only from its own thread, or while that thread is idle)."""
@@ -184,13 +209,21 @@ class Session:
             reply = self._reference.request(message, timeout=max(600.0, 4 * self.options.timeout))
         except ChildDied as death:
             tail = death.output_tail.strip()[-500:]
-            raise Refutation(Finding(
-                "reference_error", f"the reference's process ended: {death.detail}" + (f"\n  {tail}" if tail else "")
-            )) from None
+            raise Refutation(
+                Finding(
+                    "reference_error",
+                    f"the reference's process ended: {death.detail}" + (f"\n  {tail}" if tail else ""),
+                )
+            ) from None
         if isinstance(reply.get("error"), dict):  # a fault of ours, not of the reference
             error = reply["error"]
-            raise Refutation(Finding("infrastructure", f"the reference worker failed: {error['type']}: {error['message']}",
-                                     {"traceback": error.get("traceback")}))
+            raise Refutation(
+                Finding(
+                    "infrastructure",
+                    f"the reference worker failed: {error['type']}: {error['message']}",
+                    {"traceback": error.get("traceback")},
+                )
+            )
         if not reply.get("ok"):
             raise Refutation(Finding("reference_error", str(reply.get("problem", "the reference cannot be used"))))
         return reply
@@ -203,14 +236,18 @@ class Session:
         """Copy the candidate into its scratch folder, start its worker, prepare the device."""
         shutil.copyfile(self.candidate_path, self.scratch / self.file)
         self._candidate, reply = self.spawn(self.scratch, self.file)
-        self.environment.update(torch=reply.get("torch"), python=reply.get("python"), device=reply.get("device"),
-                                isolation=self._candidate.isolation)
+        self.environment.update(
+            torch=reply.get("torch"),
+            python=reply.get("python"),
+            device=reply.get("device"),
+            isolation=self._candidate.isolation,
+        )
         return reply
 
     def spawn(self, scratch: Path, file: str, **extra: Any) -> tuple[Child, dict[str, Any]]:
         """A candidate worker with its device ready and nothing loaded."""
         options = self.options
-        needed = _file_bytes(self.problem)
+        needed = _file_bytes(self.problem, declared=options.device == "cuda")
         limits = Limits(
             wall_s=max(1800.0, 30 * options.timeout),
             memory_bytes=options.memory_bytes or memory_limit(needed),
@@ -225,39 +262,70 @@ class Session:
             env["TORCH_EXTENSIONS_DIR"] = str(scratch / "extensions")
             env["MAX_JOBS"] = str(os.cpu_count() or 1)
         try:
-            child = self._stack.enter_context(Child(
-                [sys.executable, "-m", "crucible.prove.candidate"], scratch=scratch, readable=[self.cases],
-                hidden=[self.truths, self.reference_path, self.root / "reference"], limits=limits, env=env,
-                gpu=options.device == "cuda",
-            ))
-            reply = self._request(child, {
-                "op": "start", "device": options.device, "scratch": str(scratch), "cases": str(self.cases), "file": file,
-                **extra,
-            })
+            child = self._stack.enter_context(
+                Child(
+                    [sys.executable, "-m", "crucible.prove.candidate"],
+                    scratch=scratch,
+                    readable=[self.cases],
+                    hidden=[self.truths, self.reference_path, self.root / "reference"],
+                    limits=limits,
+                    env=env,
+                    gpu=options.device == "cuda",
+                )
+            )
+            reply = self._request(
+                child,
+                {
+                    "op": "start",
+                    "device": options.device,
+                    "scratch": str(scratch),
+                    "cases": str(self.cases),
+                    "file": file,
+                    **extra,
+                },
+            )
         except ChildDied as death:
-            raise Refutation(Finding("infrastructure", f"the candidate's process could not be started: {death.detail}\n"
-                                     f"{death.output_tail[-800:]}")) from None
+            raise Refutation(
+                Finding(
+                    "infrastructure",
+                    f"the candidate's process could not be started: {death.detail}\n{death.output_tail[-800:]}",
+                )
+            ) from None
         if not reply.get("ok"):
             build = reply.get("build_error") or reply.get("error") or {}
-            raise Refutation(Finding("infrastructure", f"the device could not be prepared: {build.get('message', reply)}"
-                                     + (f"\n  hint: {build['hint']}" if build.get("hint") else "")))
+            raise Refutation(
+                Finding(
+                    "infrastructure",
+                    f"the device could not be prepared: {build.get('message', reply)}"
+                    + (f"\n  hint: {build['hint']}" if build.get("hint") else ""),
+                )
+            )
         return child, reply
 
     def _build_server(self, scratch: Path) -> dict[str, str]:
         """The candidate cannot write to the build cache: it sends its sources to a socket of ours."""
+        from crucible.build import prebuilt
         from crucible.build.cache import cache_dir
         from crucible.build.server import SOCKET_VARIABLE, BuildServer
+        from crucible.prove.confined import compiler
 
         path = scratch / "build.sock"
-        self._stack.enter_context(BuildServer(path, timeout=self.options.timeout))
-        return {SOCKET_VARIABLE: str(path), "CRUCIBLE_CACHE": str(cache_dir()),
-                "CRUCIBLE_BUILD_TIMEOUT": str(self.options.timeout)}
+        run = compiler([self.truths, self.reference_path, self.root / "reference"])
+        self._stack.enter_context(BuildServer(path, timeout=self.options.timeout, run=run))
+        return {
+            SOCKET_VARIABLE: str(path),
+            "CRUCIBLE_CACHE": str(cache_dir()),
+            "CRUCIBLE_BUILD_TIMEOUT": str(self.options.timeout),
+            **prebuilt.environment(),
+        }
 
     # --- asking -----------------------------------------------------------------------------------------------------
 
     def _request(self, child: Child, message: dict[str, Any]) -> dict[str, Any]:
         # A little more than the build may take: a build that is too slow should be named as one.
-        return child.request(message, timeout=self.options.timeout + (5 if message["op"] in ("load", "construct") else 0))
+        return child.request(
+            message, timeout=self.options.timeout + (5 if message["op"] in ("load", "construct") else 0)
+        )
 
     def candidate(self, message: dict[str, Any], child: Child | None = None, *, examine: bool = True) -> dict[str, Any]:
         """One request to the candidate's worker; its death, its violations and its tampering end the run."""
@@ -270,8 +338,13 @@ class Session:
             raise Refutation(violated or death_finding(death, message)) from None
         if isinstance(reply.get("error"), dict) and "traceback" in reply["error"] and "facts" not in reply:
             error = reply["error"]
-            raise Refutation(Finding("protocol", f"the candidate's worker failed: {error['type']}: {error['message']}",
-                                     {"traceback": error["traceback"]}))
+            raise Refutation(
+                Finding(
+                    "protocol",
+                    f"the candidate's worker failed: {error['type']}: {error['message']}",
+                    {"traceback": error["traceback"]},
+                )
+            )
         if examine:
             found = violation_finding(worker.violations, self.reference_path)
             found = found or outcomes.search_fault(reply, [self.reference_path, self.truths / "x"])
@@ -320,8 +393,17 @@ class Session:
             more()
             yield spec, self.execute(spec, case, truth, **mode)
 
-    def execute(self, spec: Spec, case: dict[str, Any], truth: dict[str, Any], *, child: Child | None = None,
-                scratch: Path | None = None, tolerate: bool = False, **mode: Any) -> Trial:
+    def execute(
+        self,
+        spec: Spec,
+        case: dict[str, Any],
+        truth: dict[str, Any],
+        *,
+        child: Child | None = None,
+        scratch: Path | None = None,
+        tolerate: bool = False,
+        **mode: Any,
+    ) -> Trial:
         """Run a case in the candidate's worker. With ``tolerate`` only faults of the process end the run."""
         self.tick(spec.name)
         mode.setdefault("check_parameters", self.weights <= HEAVY_WEIGHTS or not self.trials)
@@ -417,13 +499,15 @@ def _count(shape: Iterable[int]) -> int:
     return total
 
 
-def _file_bytes(problem: dict[str, Any]) -> int:
-    """Roughly what one case of the problem weighs, in bytes."""
+def _file_bytes(problem: dict[str, Any], *, declared: bool = False) -> int:
+    """Roughly what one case of the problem weighs, in bytes: at its small sizes, or as declared."""
     if not problem:
         return 0
+    shapes = [d["shape"] if d else None for d in problem["declared"]] if declared else problem["small_shapes"]
     weights = sum(_count(shape) for _, shape, _, _ in problem["state"])
-    inputs = sum(_count(s) for s in problem["small_shapes"] if s) + sum(_count(s) for s in problem["outputs"])
-    return 4 * (weights + inputs)
+    inputs = sum(_count(s) for s in shapes if s)
+    outputs = 2 * inputs if declared else sum(_count(s) for s in problem["outputs"])
+    return 4 * (weights + inputs + outputs)
 
 
 def _machine_memory() -> int:
@@ -431,7 +515,7 @@ def _machine_memory() -> int:
 
 
 def _make_root() -> Path:
-    """A private folder for tensors: in shared memory where there is room, so that they travel without touching a disk."""
+    """A private folder for tensors: in shared memory where there is room, so that they never touch a disk."""
     base = None
     if SHARED_MEMORY.is_dir() and os.access(SHARED_MEMORY, os.W_OK) and shutil.disk_usage(SHARED_MEMORY).free > 4 << 30:
         base = str(SHARED_MEMORY)
@@ -456,9 +540,14 @@ def violation_finding(violations: list[str], reference: Path) -> Finding | None:
         if "network" in text:
             return Finding("network_use", f"the candidate {text}", {"violations": violations[:10]})
         if text.startswith("tried to read"):
-            return Finding("reads_reference", f"the candidate {text}: it must not see the reference or its results",
-                           {"violations": violations[:10]})
-        return Finding("writes_outside", f"the candidate {text}, outside its own folder", {"violations": violations[:10]})
+            return Finding(
+                "reads_reference",
+                f"the candidate {text}: it must not see the reference or its results",
+                {"violations": violations[:10]},
+            )
+        return Finding(
+            "writes_outside", f"the candidate {text}, outside its own folder", {"violations": violations[:10]}
+        )
     return None
 
 

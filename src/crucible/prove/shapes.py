@@ -1,4 +1,4 @@
-"""What two modules look like from outside: signatures, state, hyperparameters. Runs in both workers, compared by the parent."""
+"""What a module looks like from outside: signatures, state, hyperparameters (both workers; the parent compares)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,10 @@ def attributes(model: torch.nn.Module) -> dict[str, dict[str, Any]]:
     """The plain attributes (numbers, strings, tuples) of every submodule, by its name: its hyperparameters."""
     result: dict[str, dict[str, Any]] = {}
     for name, module in model.named_modules():
-        found: dict[str, Any] = {"__class__": type(module).__name__, "__torch__": type(module).__module__.startswith("torch.")}
+        found: dict[str, Any] = {
+            "__class__": type(module).__name__,
+            "__torch__": type(module).__module__.startswith("torch."),
+        }
         for key, value in vars(module).items():
             if key.startswith("_") or key in _IGNORED:
                 continue

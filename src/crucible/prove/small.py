@@ -200,7 +200,8 @@ def _shrink(problem: Problem, oracle: Oracle) -> None:
             if work is not None and work.excess <= 1:
                 return
             open_dims = [
-                i for i, f in enumerate(problem.free)
+                i
+                for i, f in enumerate(problem.free)
                 if i not in stuck and f.small > (BATCH_FLOOR if f.is_batch else floor)
             ]
             if not open_dims:
@@ -231,10 +232,7 @@ def _make_distinct(problem: Problem, oracle: Oracle) -> None:
         if chosen.small == chosen.declared:
             continue
         inputs = {i for i, _ in chosen.members}
-        others = {
-            f.small for j, f in enumerate(problem.free)
-            if j != index and inputs & {i for i, _ in f.members}
-        }
+        others = {f.small for j, f in enumerate(problem.free) if j != index and inputs & {i for i, _ in f.members}}
         before = chosen.small
         for size in (before, before + 1, before + 2, before - 1):
             if size in others or size < 2:

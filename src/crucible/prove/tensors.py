@@ -17,8 +17,18 @@ import torch
 DTYPES: dict[str, torch.dtype] = {
     str(d).removeprefix("torch."): d
     for d in (
-        torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int8, torch.int16, torch.int32, torch.int64,
-        torch.uint8, torch.bool, torch.complex64, torch.complex128,
+        torch.float16,
+        torch.bfloat16,
+        torch.float32,
+        torch.float64,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+        torch.uint8,
+        torch.bool,
+        torch.complex64,
+        torch.complex128,
     )
 }
 MAX_ELEMENTS = 1 << 40
@@ -61,7 +71,11 @@ def _check(info: Any) -> tuple[str, torch.dtype, list[int], int]:
         raise BadTensor(f"bad tensor file name {name!r}")
     if dtype not in DTYPES:
         raise BadTensor(f"unknown tensor dtype {dtype!r}")
-    if not isinstance(shape, list) or len(shape) > 64 or not all(type(n) is int and 0 <= n < MAX_ELEMENTS for n in shape):
+    if (
+        not isinstance(shape, list)
+        or len(shape) > 64
+        or not all(type(n) is int and 0 <= n < MAX_ELEMENTS for n in shape)
+    ):
         raise BadTensor(f"bad tensor shape {shape!r}")
     count = 1
     for n in shape:
@@ -116,8 +130,12 @@ def place(tensor: torch.Tensor, strides: list[int] | None, device: torch.device)
         copy.copy_(tensor)
         return copy
     dense = tensor[tuple(slice(0, 1) if s == 0 else slice(None) for s in strides)]
+    if dense.numel() == 1:
+        return dense.reshape([1] * tensor.dim()).to(device, copy=True).expand(tensor.shape)
     extent = 1 + sum((n - 1) * s for n, s in zip(dense.shape, strides, strict=True))
-    gap: float = float("nan") if tensor.is_floating_point() else (0 if tensor.dtype in (torch.bool, torch.uint8) else -1)
+    gap: float = (
+        float("nan") if tensor.is_floating_point() else (0 if tensor.dtype in (torch.bool, torch.uint8) else -1)
+    )
     storage = torch.full((extent,), gap, dtype=tensor.dtype).to(device)
     view = storage.as_strided(dense.shape, strides)
     view.copy_(dense)
@@ -125,6 +143,7 @@ def place(tensor: torch.Tensor, strides: list[int] | None, device: torch.device)
 
 
 # --- plain Python values -------------------------------------------------------------------------------------------
+
 
 def encode(value: Any, folder: Path, prefix: str) -> Any:
     """A JSON form of an argument or result: numbers, strings, containers, dtypes, tensors (written to files)."""
@@ -138,8 +157,10 @@ def encode(value: Any, folder: Path, prefix: str) -> Any:
         kind = "list" if isinstance(value, list) else "tuple"
         return {"t": kind, "v": [encode(v, folder, f"{prefix}_{i}") for i, v in enumerate(value)]}
     if isinstance(value, dict):
-        pairs = [[encode(k, folder, f"{prefix}_k{i}"), encode(v, folder, f"{prefix}_v{i}")]
-                 for i, (k, v) in enumerate(value.items())]
+        pairs = [
+            [encode(k, folder, f"{prefix}_k{i}"), encode(v, folder, f"{prefix}_v{i}")]
+            for i, (k, v) in enumerate(value.items())
+        ]
         return {"t": "dict", "v": pairs}
     if isinstance(value, torch.dtype):
         return {"t": "dtype", "v": dtype_name(value)}

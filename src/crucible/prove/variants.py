@@ -1,7 +1,7 @@
 """Plausible mistakes, tried on the reference: if one of them gives what the candidate gave, that is a good hint.
 
-Each variant is the float64 reference with one operator changed below autograd: left out, without its bias, the tanh form
-of GELU for the erf form, and so on. Forward only, and only after a candidate has already failed.
+Each variant is the float64 reference with one operator changed below autograd: left out, without its bias, the tanh
+form of GELU for the erf form, and so on. Forward only, and only after a candidate has already failed.
 """
 
 from __future__ import annotations
@@ -20,15 +20,49 @@ LIMIT = 24
 LARGEST = 30_000_000  # elements of weights beyond which trying variants takes too long
 
 _SKIPPABLE = {
-    "relu", "relu_", "gelu", "tanh", "sigmoid", "silu", "leaky_relu", "elu", "hardtanh", "hardswish", "mish", "softplus",
-    "clamp", "clamp_min", "clamp_max", "native_group_norm", "native_layer_norm", "native_batch_norm", "exp", "abs",
-    "_native_batch_norm_legit", "_native_batch_norm_legit_no_training", "_batch_norm_with_update", "neg", "rsqrt", "sqrt",
-    "add", "mul", "div", "sub", "_softmax", "_log_softmax", "pow",
+    "relu",
+    "relu_",
+    "gelu",
+    "tanh",
+    "sigmoid",
+    "silu",
+    "leaky_relu",
+    "elu",
+    "hardtanh",
+    "hardswish",
+    "mish",
+    "softplus",
+    "clamp",
+    "clamp_min",
+    "clamp_max",
+    "native_group_norm",
+    "native_layer_norm",
+    "native_batch_norm",
+    "exp",
+    "abs",
+    "_native_batch_norm_legit",
+    "_native_batch_norm_legit_no_training",
+    "_batch_norm_with_update",
+    "neg",
+    "rsqrt",
+    "sqrt",
+    "add",
+    "mul",
+    "div",
+    "sub",
+    "_softmax",
+    "_log_softmax",
+    "pow",
 }
 _FRIENDLY = {
-    "native_group_norm": "group norm", "native_layer_norm": "layer norm", "native_batch_norm": "batch norm",
-    "_native_batch_norm_legit": "batch norm", "_batch_norm_with_update": "batch norm",
-    "_native_batch_norm_legit_no_training": "batch norm", "_softmax": "softmax", "_log_softmax": "log-softmax",
+    "native_group_norm": "group norm",
+    "native_layer_norm": "layer norm",
+    "native_batch_norm": "batch norm",
+    "_native_batch_norm_legit": "batch norm",
+    "_batch_norm_with_update": "batch norm",
+    "_native_batch_norm_legit_no_training": "batch norm",
+    "_softmax": "softmax",
+    "_log_softmax": "log-softmax",
 }
 
 Change = Callable[[Any, list[Any], dict[str, Any]], Any]
@@ -120,7 +154,9 @@ def _changes(func: Any, args: list[Any]) -> list[tuple[str, str, Change]]:
     if base == "addmm":
         found.append(("the linear layer without its bias", "wrong_values", _zero_first))
     if base == "native_group_norm":
-        found.append(("group norm with statistics over the batch instead of each sample", "wrong_values", _unbatched_norm))
+        found.append(
+            ("group norm with statistics over the batch instead of each sample", "wrong_values", _unbatched_norm)
+        )
         found.append(("gamma and beta indexed by group instead of channel", "wrong_values", _group_gains))
         found.append(("group norm without gamma", "wrong_values", _without(1)))
         found.append(("group norm without beta", "wrong_values", _without(2)))
@@ -138,7 +174,9 @@ def variants(
         return []
     spec = spec.but(grads=False)
     recorder = _Edit()
-    bench.run(state, inputs, None, spec, wide=True)  # loads the weights, so that every later run does the same operators
+    bench.run(
+        state, inputs, None, spec, wide=True
+    )  # loads the weights, so that every later run does the same operators
     with recorder:
         bench.run(state, inputs, None, spec, wide=True)
     found: list[tuple[str, str, torch.Tensor]] = []
@@ -154,7 +192,7 @@ def variants(
             _append(found, text, code, result)
     if spec.training:
         result = bench.run(state, inputs, None, spec.but(training=False), wide=True)
-        _append(found, "what the reference computes in eval mode, although the module is training", "skipped_layer", result)
+        _append(found, "the module treated as in eval mode although it is training", "skipped_layer", result)
     return found
 
 

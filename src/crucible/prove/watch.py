@@ -16,8 +16,18 @@ from typing import Any
 import torch
 import torch.testing
 
-_CALLABLES = (types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, types.GetSetDescriptorType,
-              types.WrapperDescriptorType, types.MemberDescriptorType, property, classmethod, staticmethod, type)
+_CALLABLES = (
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.GetSetDescriptorType,
+    types.WrapperDescriptorType,
+    types.MemberDescriptorType,
+    property,
+    classmethod,
+    staticmethod,
+    type,
+)
 
 
 def _places() -> dict[str, Any]:
@@ -58,16 +68,35 @@ class Snapshot:
 
     @staticmethod
     def _functions(place: Any) -> dict[str, Any]:
-        return {k: v for k, v in vars(place).items() if isinstance(v, _CALLABLES) and not k.startswith("__")
-                or k in ("__call__", "__eq__", "__torch_function__", "__import__", "__sub__")}
+        return {
+            k: v
+            for k, v in vars(place).items()
+            if isinstance(v, _CALLABLES)
+            and not k.startswith("__")
+            or k in ("__call__", "__eq__", "__torch_function__", "__import__", "__sub__")
+        }
 
     def replaced(self) -> list[str]:
         """Names whose function is no longer the one it was."""
         found = []
         for name, before in self.known.items():
             now = vars(self.places[name])
-            found += [f"{name}.{key}" for key, value in before.items() if now.get(key) is not value]
+            for key, value in before.items():
+                if now.get(key) is not value and not _wrapped_by_torch(now.get(key), value):
+                    found.append(f"{name}.{key}")
         return found[:50]
+
+
+_TORCH = os.path.dirname(os.path.realpath(torch.__file__)) + os.sep
+
+
+def _wrapped_by_torch(now: Any, before: Any) -> bool:
+    """Whether torch itself put a wrapper around ``before``: importing torch._dynamo does so to torch.manual_seed."""
+    if not isinstance(now, types.FunctionType) or not os.path.realpath(now.__code__.co_filename).startswith(_TORCH):
+        return False
+    inside = [getattr(now, "__wrapped__", None), getattr(now, "_torchdynamo_orig_callable", None)]
+    inside += [cell.cell_contents for cell in now.__closure__ or ()]
+    return any(held is before for held in inside)
 
 
 class FileAudit:
@@ -78,7 +107,8 @@ class FileAudit:
     KEPT = 100
 
     def __init__(self, own: list[Path]) -> None:
-        self.own = tuple(os.path.realpath(p) for p in (*own, sys.prefix, sys.base_prefix, Path(__file__).parents[1]))
+        places = [*own, Path(sys.prefix), Path(sys.base_prefix), Path(__file__).parents[1]]
+        self.own = tuple(os.path.realpath(p) for p in places)
         self.seen: list[list[str]] = []
         self.active = False
         sys.addaudithook(self._hook)

@@ -31,6 +31,9 @@ class Progress:
         if self._status is not None:
             self._status.update(f"{check}: {text}" if text else check)
         elif check != self.last:
-            self.console.print(f"[{time.monotonic() - self.start:5.1f} s] {check}" + (f": {text}" if text else ""),
-                               markup=False, highlight=False)
+            self.console.print(
+                f"[{time.monotonic() - self.start:5.1f} s] {check}" + (f": {text}" if text else ""),
+                markup=False,
+                highlight=False,
+            )
         self.last = check

@@ -1,4 +1,4 @@
-"""A Proof for the eyes: the verdict first, then its reason, the checks with their evidence, limits, sizes, how to repeat it."""
+"""A Proof for the eyes: verdict, reason, the checks with their evidence, limits, sizes, how to repeat it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,18 @@ from rich.table import Table
 from crucible.prove.proof import Check, Finding, Proof
 from crucible.prove.run import rerun_command
 
-VERDICTS = {"proven": ("PROVEN", "bold green"), "refuted": ("REFUTED", "bold red"),
-            "unjudged": ("COULD NOT BE JUDGED", "bold yellow")}
-MARKS = {"passed": ("ok", "green"), "failed": ("FAILED", "red"), "limited": ("limited", "yellow"),
-         "skipped": ("-", "dim"), "stopped": ("stopped", "dim")}
+VERDICTS = {
+    "proven": ("PROVEN", "bold green"),
+    "refuted": ("REFUTED", "bold red"),
+    "unjudged": ("COULD NOT BE JUDGED", "bold yellow"),
+}
+MARKS = {
+    "passed": ("ok", "green"),
+    "failed": ("FAILED", "red"),
+    "limited": ("limited", "yellow"),
+    "skipped": ("-", "dim"),
+    "stopped": ("stopped", "dim"),
+}
 
 
 def show(proof: Proof, console: Console) -> None:

@@ -113,7 +113,7 @@ def _load(
             cpp=tuple(locate(t, file, "cpp_sources") for t in cpp if t.strip()),
             cuda=tuple(locate(t, file, "cuda_sources") for t in cuda if t.strip()),
             functions=functions,
-            flags=tuple(f for f in flags if re.match(r"-[DI]", f)),
+            flags=tuple(f for f in flags if re.match(r"-[DIU]", f)),
             timeout=float(os.environ.get(TIMEOUT_VARIABLE, "180")),
             folder=str(file.parent) if file else "",
         )

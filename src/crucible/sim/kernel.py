@@ -105,7 +105,7 @@ def reset() -> None:
 
 
 def register_module(path: str | os.PathLike[str]) -> None:
-    """Announce a module before it is used. Its ``__shared__`` variables are found by the runtime at the first launch."""
+    """Announce a module before it is used. Its ``__shared__`` variables are found at the first launch anyway."""
     runtime().csim_module_loaded(os.fspath(path).encode(), None)
 
 
@@ -221,7 +221,8 @@ class Kernel:
         extra = [*flags, *(f"-I{p}" for p in include)]
         library = runtime_library()
         key = cache.content_key(unit, *base, *extra, str(library), _headers_key())
-        self.path = cache.entry("kernel", key, lambda folder: self._compile(folder, unit, base, extra, timeout)) / "kernel.so"
+        folder = cache.entry("kernel", key, lambda place: self._compile(place, unit, base, extra, timeout))
+        self.path = folder / "kernel.so"
         runtime()
         self._lib = ctypes.CDLL(str(self.path))
         register_module(self.path)
@@ -229,7 +230,8 @@ class Kernel:
 
     def _unit(self, text: str, filename: str, folders: list[Path]) -> str:
         lines = ['#include "csim_prefix.h"', rewrite_with_includes(text, filename, folders)]
-        lines += [f'#define CSIM_KERNELS "{kernel_list(scan(text).kernels)}"', f'#line 1 "exports of {Path(filename).name}"']
+        lines.append(f'#define CSIM_KERNELS "{kernel_list(scan(text).kernels)}"')
+        lines.append(f'#line 1 "exports of {Path(filename).name}"')
         for name, expression in self.exports.items():
             lines.append(f'CSIM_EXPORT({name}, "{expression}", {expression})')
         return "\n".join(lines) + "\n"
@@ -331,7 +333,7 @@ def _slot(value: Any, kind: str, size: int, copies: list[tuple[DeviceArray, Any]
             return ctypes.c_void_p(value)
         array = _numpy_of(value)
         if array is None:
-            raise TypeError(f"a pointer argument needs an array, a DeviceArray, an address or None, not {type(value).__name__}")
+            raise TypeError(f"a pointer argument takes an array, an address or None, not {type(value).__name__}")
         if not array.flags.c_contiguous:
             raise ValueError("array arguments must be contiguous")
         for device, host in copies:

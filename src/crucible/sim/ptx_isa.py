@@ -8,7 +8,6 @@ families that are left out on purpose, with the words a user will read.
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -304,7 +303,7 @@ def _dot(opcode: str, modifiers: list[str], operands: list[Operand]) -> str:
 
 _ORDERED = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _UNSIGNED = {"lo": "<", "ls": "<=", "hi": ">", "hs": ">="}
-_OR_UNORDERED = {"equ": ("<", ">"), "neu": ("=="), "ltu": (">="), "leu": (">"), "gtu": ("<="), "geu": ("<")}
+_OR_UNORDERED = {"neu": "==", "ltu": ">=", "leu": ">", "gtu": "<=", "geu": "<"}  # true also for NaN: not the opposite
 
 
 def _comparison(opcode: str, modifiers: list[str], a: Operand, b: Operand) -> str:
@@ -320,11 +319,9 @@ def _comparison(opcode: str, modifiers: list[str], a: Operand, b: Operand) -> st
     if operator in _ORDERED or operator in _UNSIGNED:
         return f"({left} {_ORDERED.get(operator) or _UNSIGNED[operator]} {right})"
     if operator in _OR_UNORDERED:
-        return (
-            "(" + " && ".join(f"!({left} {opposite} {right})" for opposite in _OR_UNORDERED[operator]) + ")"
-            if (operator == "equ")
-            else f"(!({left} {_OR_UNORDERED[operator]} {right}))"
-        )
+        return f"(!({left} {_OR_UNORDERED[operator]} {right}))"
+    if operator == "equ":
+        return f"(!csim::ptx::ordered_unequal({left}, {right}))"
     if operator in ("num", "nan"):
         either = f"(std::isnan({left}) || std::isnan({right}))"
         return f"(!{either})" if operator == "num" else either
@@ -681,8 +678,11 @@ def _activemask(opcode: str, modifiers: list[str], operands: list[Operand]) -> s
     return _write(operands[0], "csim_activemask()")
 
 
-def _sqrt_like(function: str, opcode: str, modifiers: list[str], operands: list[Operand]) -> str:
-    return _n_ary(function, 1, opcode, modifiers, operands)
+def _testp(opcode: str, modifiers: list[str], operands: list[Operand]) -> str:
+    function = {"finite": "std::isfinite", "infinite": "std::isinf", "notanumber": "std::isnan"}.get(modifiers[0])
+    if function is None:
+        raise PtxError(opcode)
+    return _write(operands[0], f"{function}({_read(_type(opcode, modifiers), operands[1])})")
 
 
 HANDLERS: dict[str, Handler] = {
@@ -692,7 +692,7 @@ HANDLERS: dict[str, Handler] = {
     "neg": partial(_n_ary, "neg", 1), "abs": partial(_n_ary, "abs", 1), "copysign": partial(_n_ary, "copysign", 2),
     "rcp": partial(_n_ary, "rcp", 1), "sqrt": partial(_n_ary, "sqrt", 1), "rsqrt": partial(_n_ary, "rsqrt", 1),
     "ex2": partial(_n_ary, "ex2", 1), "lg2": partial(_n_ary, "lg2", 1), "sin": partial(_n_ary, "sin", 1),
-    "cos": partial(_n_ary, "cos", 1), "tanh": partial(_n_ary, "tanh", 1), "testp": lambda o, m, p: _testp(o, m, p),
+    "cos": partial(_n_ary, "cos", 1), "tanh": partial(_n_ary, "tanh", 1), "testp": _testp,
     "and": partial(_n_ary, "bit_and", 2), "or": partial(_n_ary, "bit_or", 2), "xor": partial(_n_ary, "bit_xor", 2),
     "not": _not, "shl": partial(_shift, "shl"), "shr": partial(_shift, "shr"), "shf": _shf,
     "lop3": partial(_all_u32, "lop3"), "prmt": _prmt, "popc": partial(_to_u32, "popc"), "clz": partial(_to_u32, "clz"),
@@ -707,15 +707,3 @@ HANDLERS: dict[str, Handler] = {
     "activemask": _activemask, "nanosleep": _nanosleep, "trap": partial(_call, "__trap();"),
     "brkpt": _nothing, "nop": _nothing,
 }  # fmt: skip
-
-
-def _testp(opcode: str, modifiers: list[str], operands: list[Operand]) -> str:
-    function = {"finite": "std::isfinite", "infinite": "std::isinf", "notanumber": "std::isnan"}.get(modifiers[0])
-    if function is None:
-        raise PtxError(opcode)
-    return _write(operands[0], f"{function}({_read(_type(opcode, modifiers), operands[1])})")
-
-
-def float_bits(value: float) -> int:
-    """The bits of a float32: for tests and messages."""
-    return int(struct.unpack("<I", struct.pack("<f", value))[0])

@@ -205,6 +205,11 @@ __global__ void two_shuffles(const float* x, float* y) {
     else v = __shfl_sync(0xffffffffu, v, 1);                // BUG
     y[threadIdx.x] = v;
 }
+__global__ void exited_lanes(const float* x, float* y, int n) {
+    if (threadIdx.x >= n) return;
+    const float sum = warp_sum(x[threadIdx.x]);
+    y[threadIdx.x] = sum;                                   // BUG
+}
 __global__ void not_in_mask(const float* x, float* y) {
     y[threadIdx.x] = __shfl_sync(0x0000ffffu, x[threadIdx.x], 0);   // BUG
 }

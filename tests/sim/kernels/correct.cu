@@ -11,8 +11,8 @@ __device__ __forceinline__ float warp_sum(float v) {
 }
 
 __global__ void __launch_bounds__(256)
-group_norm(const float* __restrict__ x, const float* __restrict__ gamma, const float* __restrict__ beta, float* __restrict__ y, int C,
-           int HW, int G, float eps) {
+group_norm(const float* __restrict__ x, const float* __restrict__ gamma, const float* __restrict__ beta,
+           float* __restrict__ y, int C, int HW, int G, float eps) {
     __shared__ float s1[8], s2[8];
     const int cpg = C / G, n = blockIdx.x / G, g = blockIdx.x % G, len = cpg * HW;
     const long base = ((long)n * C + (long)g * cpg) * HW;
@@ -57,7 +57,8 @@ __global__ void histogram(const int* x, int* counts, int n) {
     extern __shared__ int local[];
     for (int i = threadIdx.x; i < 64; i += blockDim.x) local[i] = 0;
     __syncthreads();
-    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) atomicAdd(&local[x[i] & 63], 1);
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
+        atomicAdd(&local[x[i] & 63], 1);
     __syncthreads();
     for (int i = threadIdx.x; i < 64; i += blockDim.x) atomicAdd(&counts[i], local[i]);
 }
@@ -87,8 +88,10 @@ __global__ void last_block_sum(const float* x, float* partial, float* out, unsig
     }
 }
 
-// Single-pass scan: a block waits for the running total of the one before it. Tickets make the order of blocks irrelevant.
-__global__ void look_back_scan(const int* x, int* y, volatile int* totals, volatile int* flags, unsigned* tickets, int n) {
+// Single-pass scan: a block waits for the running total of the one before it. Tickets make the order of blocks
+// irrelevant.
+__global__ void look_back_scan(const int* x, int* y, volatile int* totals, volatile int* flags, unsigned* tickets,
+                               int n) {
     __shared__ int s[64];
     __shared__ int block, before;
     if (threadIdx.x == 0) block = (int)atomicAdd(tickets, 1u);
@@ -229,6 +232,35 @@ __device__ float atomic_max_float(float* address, float value) {
         old = atomicCAS(p, assumed, __float_as_int(fmaxf(value, __int_as_float(assumed))));
     } while (assumed != old);
     return __int_as_float(old);
+}
+__device__ double atomic_add_double(double* address, double value) {
+    unsigned long long* p = (unsigned long long*)address;
+    unsigned long long old = *p, assumed;
+    do {
+        assumed = old;
+        old = atomicCAS(p, assumed, __double_as_longlong(value + __longlong_as_double(assumed)));
+    } while (assumed != old);
+    return __longlong_as_double(old);
+}
+__device__ void atomic_add_half(__half* address, float value) {
+    unsigned int* word = (unsigned int*)((char*)address - ((size_t)address & 2));
+    unsigned int old = *word, assumed;
+    do {
+        assumed = old;
+        unsigned short bits = (size_t)address & 2 ? old >> 16 : old & 0xffff;
+        float sum = __half2float(__ushort_as_half(bits)) + value;
+        bits = __half_as_ushort(__float2half(sum));
+        old = (size_t)address & 2 ? (old & 0xffff) | (unsigned)bits << 16 : (old & 0xffff0000) | bits;
+        old = atomicCAS(word, assumed, old);
+    } while (assumed != old);
+}
+__global__ void swap_loops(const float* x, double* total, __half* sums, int n) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) {
+        atomic_add_double(total, x[i]);
+        atomic_add_half(&sums[i % 3], 1.f);
+        atomicAdd(&sums[3], __float2half(1.f));
+    }
 }
 __global__ void maxima(const float* x, float* best, int* best_int, int n) {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;

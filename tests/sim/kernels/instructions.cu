@@ -1,5 +1,5 @@
 // One small kernel for each instruction or intrinsic that has a simulated body, all of one shape: words in, words out.
-// Block b of `threads` threads reads in[b * IN ...] and writes out[b * OUT ...]; sizes are in tests/sim/wrapper_cases.py.
+// Block b reads in[b * IN ...] and writes out[b * OUT ...]; sizes and threads are in tests/sim/wrapper_cases.py.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <mma.h>
@@ -182,7 +182,8 @@ KERNEL(half_arithmetic) {
     const uint32_t wa = x[t], wb = x[64 + t], wc = x[128 + t];
     const __half2 a = *reinterpret_cast<const __half2*>(&wa), b = *reinterpret_cast<const __half2*>(&wb),
                   c = *reinterpret_cast<const __half2*>(&wc);
-    const __nv_bfloat162 p = *reinterpret_cast<const __nv_bfloat162*>(&wa), q = *reinterpret_cast<const __nv_bfloat162*>(&wb),
+    const __nv_bfloat162 p = *reinterpret_cast<const __nv_bfloat162*>(&wa),
+                         q = *reinterpret_cast<const __nv_bfloat162*>(&wb),
                          s = *reinterpret_cast<const __nv_bfloat162*>(&wc);
     __half2 h; __nv_bfloat162 g; uint32_t r;
     h = __hadd2(a, b); o[0] = *reinterpret_cast<uint32_t*>(&h);
@@ -229,7 +230,8 @@ KERNEL(functions) {
     float f, s, c;
 #define OUT_F(i, e) o[i] = __float_as_uint(e)
     OUT_F(0, rsqrtf(m)); OUT_F(1, rcbrtf(m)); OUT_F(2, normcdff(a)); OUT_F(3, erfinvf(u)); OUT_F(4, erfcinvf(1.0f + u));
-    OUT_F(5, normcdfinvf(0.5f + 0.5f * u)); OUT_F(6, erfcxf(a)); OUT_F(7, exp10f(u)); OUT_F(8, sinpif(a)); OUT_F(9, cospif(a));
+    OUT_F(5, normcdfinvf(0.5f + 0.5f * u)); OUT_F(6, erfcxf(a)); OUT_F(7, exp10f(u)); OUT_F(8, sinpif(a));
+    OUT_F(9, cospif(a));
     sincospif(a, &s, &c); OUT_F(10, s); OUT_F(11, c); OUT_F(12, rhypotf(a, 2.0f)); OUT_F(13, norm3df(a, 1.0f, 2.0f));
     OUT_F(14, cyl_bessel_i0f(a)); OUT_F(15, cyl_bessel_i1f(a));
     OUT_F(16, __expf(u)); OUT_F(17, __logf(m + 1.5f)); OUT_F(18, __powf(m, 0.75f)); OUT_F(19, __fdividef(a, m));
@@ -262,7 +264,7 @@ KERNEL(atomics) {
 
 // ---- wmma: A, B as given, accumulator C; results stored row major
 template <int M, int N, int K, class T, class C, class LA, class LB>
-__device__ void wmma_case(const T* a, const T* b, const C* c, C* d, bool square) {
+__device__ void wmma_case(const T* a, const T* b, const C* c, C* d) {
     using namespace nvcuda;
     wmma::fragment<wmma::matrix_a, M, N, K, T, LA> fa;
     wmma::fragment<wmma::matrix_b, M, N, K, T, LB> fb;
@@ -271,18 +273,17 @@ __device__ void wmma_case(const T* a, const T* b, const C* c, C* d, bool square)
     wmma::load_matrix_sync(fb, b, std::is_same<LB, wmma::row_major>::value ? N : K);
     wmma::load_matrix_sync(fc, c, N, wmma::mem_row_major);
     wmma::mma_sync(fc, fa, fb, fc);
-    if (square)
-        for (int i = 0; i < fc.num_elements; ++i) fc.x[i] = fc.x[i] * fc.x[i];
     wmma::store_matrix_sync(d, fc, N, wmma::mem_row_major);
 }
-#define WMMA(name, m, n, k, T, C, la, lb)                                                                               \
-    KERNEL(name) {                                                                                                      \
-        constexpr int a_words = m * k * sizeof(T) / 4, b_words = n * k * sizeof(T) / 4, c_words = m * n * sizeof(C) / 4; \
-        WORDS_IN(a_words + b_words + c_words); WORDS_OUT(c_words);                                                      \
-        (void)t;                                                                                                        \
-        wmma_case<m, n, k, T, C, nvcuda::wmma::la, nvcuda::wmma::lb>(                                                   \
-            reinterpret_cast<const T*>(x), reinterpret_cast<const T*>(x + a_words),                                     \
-            reinterpret_cast<const C*>(x + a_words + b_words), reinterpret_cast<C*>(y), false);                         \
+#define WMMA(name, m, n, k, T, C, la, lb)                                                                   \
+    KERNEL(name) {                                                                                          \
+        constexpr int a_words = m * k * sizeof(T) / 4, b_words = n * k * sizeof(T) / 4;                     \
+        constexpr int c_words = m * n * sizeof(C) / 4;                                                      \
+        WORDS_IN(a_words + b_words + c_words); WORDS_OUT(c_words);                                          \
+        (void)t;                                                                                            \
+        wmma_case<m, n, k, T, C, nvcuda::wmma::la, nvcuda::wmma::lb>(                                       \
+            reinterpret_cast<const T*>(x), reinterpret_cast<const T*>(x + a_words),                         \
+            reinterpret_cast<const C*>(x + a_words + b_words), reinterpret_cast<C*>(y));                    \
     }
 WMMA(wmma_16_16_16_half, 16, 16, 16, __half, float, row_major, col_major)
 WMMA(wmma_16_16_16_half_t, 16, 16, 16, __half, float, col_major, row_major)

@@ -44,7 +44,8 @@ KERNEL(groups) {
     if (v & 2) {
         cg::coalesced_group active = cg::coalesced_threads();
         o[15] = active.thread_rank() + 100 * active.size();
-        o[16] = active.shfl(v, 0); o[17] = cg::reduce(active, v & 255, cg::plus<uint32_t>()); o[18] = active.ballot(v & 1);
+        o[16] = active.shfl(v, 0); o[17] = cg::reduce(active, v & 255, cg::plus<uint32_t>());
+        o[18] = active.ballot(v & 1);
     }
     warp.sync();
     auto label = cg::labeled_partition(warp, (int)(v & 3));

@@ -6,7 +6,10 @@ from types import ModuleType
 
 
 def all_checks() -> list[ModuleType]:
-    """Cheap and telling ones first: each has NAME, TITLE and run(session, check)."""
+    """Cheap and telling ones first, causes before effects (an input changed in place also spoils gradients).
+
+    Each has NAME, TITLE and run(session, check).
+    """
     from crucible.prove.checks import (
         architectures,
         determinism,
@@ -21,4 +24,16 @@ def all_checks() -> list[ModuleType]:
         sizes,
     )
 
-    return [loads, interface, forward, gradients, side_effects, honesty, sizes, ranges, determinism, memory, architectures]
+    return [
+        loads,
+        interface,
+        forward,
+        side_effects,
+        gradients,
+        honesty,
+        sizes,
+        ranges,
+        determinism,
+        memory,
+        architectures,
+    ]

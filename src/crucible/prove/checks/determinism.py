@@ -14,14 +14,15 @@ SCHEDULES = {1: "in descending order", 2: "in random order"}
 def run(session: Session, check: Check) -> None:
     trial = _reference_trial(session)
     exact_names = trial.output_names + [n for n in trial.truth["tensors"] if n.startswith("grad:")]
-    again = session.execute(trial.spec, trial.case, trial.truth)
+    again = _again(session, trial, exact_names)
     differences = _compare(trial, again, exact_names, "when it is simply made twice")
     orders = ["twice"]
     if session.options.device == "sim":
         schedules = [2] if session.options.quick or session.heavy else list(SCHEDULES)
         for schedule in schedules:
-            other = session.execute(trial.spec, trial.case, trial.truth,
-                                    device={"schedule": schedule, "seed": session.seed("schedule")})
+            other = session.execute(
+                trial.spec, trial.case, trial.truth, device={"schedule": schedule, "seed": session.seed("schedule")}
+            )
             found = _compare(trial, other, exact_names, f"when blocks and warps run {SCHEDULES[schedule]}")
             differences = {**differences, **found}
             orders.append(f"blocks {SCHEDULES[schedule]}")
@@ -32,6 +33,26 @@ def run(session: Session, check: Check) -> None:
         check.note(f"not bit for bit: {name} varies by {size:.1e} (within its permitted error)")
     else:
         check.note(f"bit for bit the same: {', '.join(orders)}")
+
+
+def _again(session: Session, trial: Trial, names: list[str]) -> Trial:
+    """The same call, with torch's random generator in another state unless the reference uses it."""
+    if trial.truth["drew_random"]:
+        return session.execute(trial.spec, trial.case, trial.truth)
+    again = session.execute(trial.spec, {**trial.case, "seed": trial.case["seed"] + 4711}, trial.truth)
+    try:
+        _compare(trial, again, names, "")
+    except Refutation:
+        same = session.execute(trial.spec, trial.case, trial.truth)
+        _compare(trial, same, names, "when it is simply made twice")  # raises if the seed is not to blame
+        raise Refutation(
+            Finding(
+                "seed_dependent",
+                "the result depends on torch's random seed; the reference's does not",
+                {"case": trial.spec.name},
+            )
+        ) from None
+    return again
 
 
 def _reference_trial(session: Session) -> Trial:
@@ -55,10 +76,14 @@ def _compare(first: Trial, second: Trial, names: list[str], words: str) -> dict[
         distance = measure(a.double(), b.double()).l2 if a.is_floating_point() else 1.0
         if judged is None or not judged.ok:
             error = judged.error.l2 if judged else float("nan")
-            raise Refutation(Finding("not_deterministic", f"the same call gives other values of {name} {words}: relative "
-                                     f"difference {distance:.1e}, and the second is wrong (error {error:.1e}, allowed "
-                                     f"{judged.limit_l2 if judged else 0:.1e})", {"tensor": name, "case": first.spec.name}))
+            raise Refutation(
+                Finding(
+                    "not_deterministic",
+                    f"the same call gives other values of {name} {words}: relative "
+                    f"difference {distance:.1e}, and the second is wrong (error {error:.1e}, allowed "
+                    f"{judged.limit_l2 if judged else 0:.1e})",
+                    {"tensor": name, "case": first.spec.name},
+                )
+            )
         differing[name] = distance
     return differing
-
-

@@ -23,18 +23,29 @@ def diagnose(session: Session, trial: Trial, name: str, judged: Judgement) -> Fi
     evidence["case"] = trial.spec.name
     flat = got.reshape(-1)
     if flat.numel() > 1 and bool((flat == flat[0]).all()) and not bool((exact == exact.reshape(-1)[0]).all()):
-        return Finding("constant_output", f"every element of {name} is {flat[0].item():g}, whatever the input", evidence)
+        return Finding(
+            "constant_output", f"every element of {name} is {flat[0].item():g}, whatever the input", evidence
+        )
     repeated = _same_as_before(session, trial, name, got)
     if repeated is not None:
         evidence["same_as"] = repeated
-        return Finding("cached_result", f"{name} is bit for bit the result of an earlier call with other inputs "
-                       f"({repeated}); {text}", evidence)
+        return Finding(
+            "cached_result",
+            f"{name} is bit for bit the result of an earlier call with other inputs ({repeated}); {text}",
+            evidence,
+        )
     again = _again(session, trial, name, got)
     if again is not None:
         return Finding(again[0], f"{again[1]}; {text}", evidence)
+    if not trial.spec.training and session.training and session.trials:
+        return Finding("eval_mode", f"right in training mode, wrong in eval mode: {text}", evidence)
     if session.trials and _right_when_fresh(session, trial, name):
-        return Finding("cached_result", "the result is right in a fresh process and wrong after other calls: something is "
-                       f"kept between calls that depends on inputs or weights; {text}", evidence)
+        return Finding(
+            "cached_result",
+            "the result is right in a fresh process and wrong after other calls: something is "
+            f"kept between calls that depends on inputs or weights; {text}",
+            evidence,
+        )
     variant = _variant(session, trial, name, exact, got)
     if variant is not None:
         evidence["hint"] = variant["text"]
@@ -92,7 +103,7 @@ def fresh_trial(session: Session, trial: Trial, **extra: Any) -> Trial | None:
         loaded = session.candidate({"op": "load"}, child)
         if not loaded.get("ok"):
             return None
-        session.candidate({"op": "construct", "init": session.problem["init"], "seed": 1}, child)
+        session.candidate({"op": "construct", "init": session.problem["init"], "seed": 1, "save": False}, child)
         result = session.execute(trial.spec, trial.case, trial.truth, child=child, scratch=scratch, tolerate=True)
         for name in result.output_names:
             result.judge(name)
@@ -100,7 +111,9 @@ def fresh_trial(session: Session, trial: Trial, **extra: Any) -> Trial | None:
         return result
 
 
-def _variant(session: Session, trial: Trial, name: str, exact: torch.Tensor, got: torch.Tensor) -> dict[str, Any] | None:
+def _variant(
+    session: Session, trial: Trial, name: str, exact: torch.Tensor, got: torch.Tensor
+) -> dict[str, Any] | None:
     """A plausible mistake that gives what the candidate gave."""
     if name != trial.output_names[0]:
         return None

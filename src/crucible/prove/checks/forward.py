@@ -66,16 +66,21 @@ def run(session: Session, check: Check) -> None:
     if not session.trials:
         raise Refutation(Finding("reference_error", "the reference accepts none of the trials"))
     check.note(f"{len(session.trials)} trials against float64, at most {worst:.2f} of the permitted error")
-    check.note("allclose at 1e-4: " + ("yes" if closest["1e-4"] else "no") + ", at 1e-2: "
-               + ("yes" if closest["1e-2"] else "no"))
+    check.note(
+        "allclose at 1e-4: "
+        + ("yes" if closest["1e-4"] else "no")
+        + ", at 1e-2: "
+        + ("yes" if closest["1e-2"] else "no")
+    )
     if any(t.truth["from_eager"] for t in session.trials):
         check.note("the reference does not run in float64: compared with eager itself")
 
 
 def _settle_mode(session: Session) -> None:
     """A reference that draws random numbers in training can only be compared in eval mode."""
-    probe = Spec("randomness of the reference", session.seed("probe"), session.small, weights="initial", brief=True,
-                 steady=False)
+    probe = Spec(
+        "randomness of the reference", session.seed("probe"), session.small, weights="initial", brief=True, steady=False
+    )
     try:
         _, truth = session.prepare(probe)
     except Refused:
@@ -84,8 +89,13 @@ def _settle_mode(session: Session) -> None:
         session.training = False
         _, truth = session.prepare(probe.but(training=False))
         if truth["drew_random"]:
-            raise Refutation(Finding("reference_error", "the reference draws random numbers in forward(), in eval mode too: "
-                                     "there is no right answer to compare with"))
+            raise Refutation(
+                Finding(
+                    "reference_error",
+                    "the reference draws random numbers in forward(), in eval mode too: "
+                    "there is no right answer to compare with",
+                )
+            )
         session.limits.append("compared in eval mode only: the reference draws random numbers in training mode")
 
 
@@ -114,8 +124,12 @@ def _raised(session: Session, trial: Trial, error: dict[str, Any]) -> Finding:
     finding = error_finding(error, session.file, code, "ModelNew raises in forward()")
     if finding.code == "raises" and session.main_sizes != session.declared and error.get("deliberate"):
         # It may accept the declared size only, which is too large to simulate.
-        return Finding("infrastructure", "the candidate refuses the small sizes at which it can be simulated, and so cannot "
-                       f"be judged without a GPU: {finding.message}", {**finding.evidence, "case": trial.spec.name})
+        return Finding(
+            "infrastructure",
+            "the candidate refuses the small sizes at which it can be simulated, and so cannot "
+            f"be judged without a GPU: {finding.message}",
+            {**finding.evidence, "case": trial.spec.name},
+        )
     finding.evidence["case"] = trial.spec.name
     return finding
 
@@ -125,9 +139,12 @@ def output_structure(trial: Trial) -> Finding | None:
     want = [f"output{path}" for path, _ in trial.truth["outputs"]]
     rows = {f"output{r['path']}": r for r in trial.reply.get("outputs", [])}
     if list(rows) != want:
-        return Finding("wrong_shape", f"the candidate returns {_structure(list(rows))}, the reference {_structure(want)}",
-                       {"case": trial.spec.name})
-    for name, (path, is_tensor) in zip(want, trial.truth["outputs"], strict=True):
+        return Finding(
+            "wrong_shape",
+            f"the candidate returns {_structure(list(rows))}, the reference {_structure(want)}",
+            {"case": trial.spec.name},
+        )
+    for name, (_, is_tensor) in zip(want, trial.truth["outputs"], strict=True):
         row = rows[name]
         if not is_tensor:
             continue
@@ -135,19 +152,28 @@ def output_structure(trial: Trial) -> Finding | None:
             return Finding("wrong_shape", f"{name} is a {row['type']}, the reference returns a tensor")
         expected = trial.row(name)["truth"]["shape"]
         if row["shape"] != expected:
-            return Finding("wrong_shape", f"{name} has shape {tuple(row['shape'])}, not {tuple(expected)}",
-                           {"case": trial.spec.name, "expected": expected, "got": row["shape"]})
+            return Finding(
+                "wrong_shape",
+                f"{name} has shape {tuple(row['shape'])}, not {tuple(expected)}",
+                {"case": trial.spec.name, "expected": expected, "got": row["shape"]},
+            )
         if row["dtype"] != trial.row(name)["dtype"]:
-            return Finding("wrong_dtype", f"{name} is {row['dtype']}, not {trial.row(name)['dtype']}",
-                           {"case": trial.spec.name})
+            return Finding(
+                "wrong_dtype", f"{name} is {row['dtype']}, not {trial.row(name)['dtype']}", {"case": trial.spec.name}
+            )
         if row["device"] != trial.device_type:
-            return Finding("wrong_device", f"{name} is on {row['device']}, its inputs are on {trial.device_type}",
-                           {"case": trial.spec.name})
+            return Finding(
+                "wrong_device",
+                f"{name} is on {row['device']}, its inputs are on {trial.device_type}",
+                {"case": trial.spec.name},
+            )
     return None
 
 
 def _structure(names: list[str]) -> str:
-    return "one tensor" if names == ["output"] else f"{len(names)} values ({', '.join(names[:4])})" if names else "nothing"
+    return (
+        "one tensor" if names == ["output"] else f"{len(names)} values ({', '.join(names[:4])})" if names else "nothing"
+    )
 
 
 def _record(check: Check, trial: Trial) -> None:
@@ -156,7 +182,18 @@ def _record(check: Check, trial: Trial) -> None:
     for name in trial.output_names:
         judged = trial.judge(name)
         if judged is not None:
-            tensors[name] = {"l2": judged.error.l2, "limit_l2": judged.limit_l2, "worst": judged.error.worst,
-                             "limit_worst": judged.limit_worst, "terms": trial.row(name)["terms"]}
-    rows.append({"name": trial.spec.name, "seed": trial.truth["seed"], "tensors": tensors,
-                 "seconds": trial.reply.get("seconds")})
+            tensors[name] = {
+                "l2": judged.error.l2,
+                "limit_l2": judged.limit_l2,
+                "worst": judged.error.worst,
+                "limit_worst": judged.limit_worst,
+                "terms": trial.row(name)["terms"],
+            }
+    rows.append(
+        {
+            "name": trial.spec.name,
+            "seed": trial.truth["seed"],
+            "tensors": tensors,
+            "seconds": trial.reply.get("seconds"),
+        }
+    )

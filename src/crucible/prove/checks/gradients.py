@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from crucible.prove import hints
+from crucible.prove.compare import LOST
 from crucible.prove.outcome import error_finding
 from crucible.prove.proof import Check, Finding, Refutation
 from crucible.prove.session import Session, Trial
 
 NAME, TITLE = "gradients", "Gradients"
+TIED = 0.01  # a yardstick above this comes from ties, where a comparison element by element says little
 
 
 def run(session: Session, check: Check) -> None:
@@ -37,23 +39,35 @@ def judge_gradients(session: Session, trial: Trial) -> float:
     for (path, _), differentiable in zip(trial.truth["outputs"], trial.truth["differentiable"], strict=True):
         name = f"output{path}"
         if differentiable and not rows[name].get("requires_grad"):
-            raise Refutation(Finding("no_grad", f"{name} does not require grad, the reference's does: the candidate cannot "
-                                     "be trained (use --forward-only if it is for inference only)", where))
+            raise Refutation(
+                Finding(
+                    "no_grad",
+                    f"{name} does not require grad, the reference's does: the candidate cannot "
+                    "be trained (use --forward-only if it is for inference only)",
+                    where,
+                )
+            )
     grads = trial.reply.get("grads") or {}
     expected = [n for n in trial.truth["tensors"] if n.startswith("grad:")]
     missing = [n.removeprefix("grad:") for n in expected if grads.get(n.removeprefix("grad:")) is None]
     if missing:
-        raise Refutation(Finding("missing_grad", f"no gradient arrives at {', '.join(missing)}", {**where, "missing": missing}))
+        raise Refutation(
+            Finding("missing_grad", f"no gradient arrives at {', '.join(missing)}", {**where, "missing": missing})
+        )
     wrong, worst, right = [], 0.0, []
     for name in expected:
         judged = trial.judge(name)
         if judged is None:
-            raise Refutation(Finding("wrong_grad", f"the gradient of {name.removeprefix('grad:')} has the wrong shape", where))
+            raise Refutation(
+                Finding("wrong_grad", f"the gradient of {name.removeprefix('grad:')} has the wrong shape", where)
+            )
         if not judged.ok:
             wrong.append((name, judged))
         else:
             right.append(name.removeprefix("grad:"))
             worst = max(worst, judged.ratio)
+    if not wrong:
+        _judge_ties(trial, expected)
     if wrong:
         name, judged = wrong[0]
         exact, got = trial.exact(name), trial.got(name)
@@ -68,3 +82,25 @@ def judge_gradients(session: Session, trial: Trial) -> float:
             evidence["hint"] = hint
         raise Refutation(Finding("wrong_grad", text + also + fine + (f"\n  hint: {hint}" if hint else ""), evidence))
     return worst
+
+
+def _judge_ties(trial: Trial, expected: list[str]) -> None:
+    """Where elements tie, the gradient may go to any of them but only once: its sum over each sample is known."""
+    for name in expected:
+        sums = f"sum:{name.removeprefix('grad:')}"
+        terms = {k: v for k, v in trial.row(name)["terms"].items() if k != "tf32"}
+        if sums not in trial.truth["tensors"] or not TIED < max(terms.values(), default=0.0) < LOST:
+            continue
+        judged = trial.judge(sums)
+        if judged is not None and not judged.ok:
+            got = trial.got(sums)
+            assert got is not None
+            text, evidence = hints.describe(
+                f"the sum of the gradient of {name.removeprefix('grad:')}", trial.exact(sums), got, judged
+            )
+            evidence["case"] = trial.spec.name
+            raise Refutation(
+                Finding(
+                    "wrong_grad", f"{text}\n  hint: where elements tie, does more than one get the gradient?", evidence
+                )
+            )

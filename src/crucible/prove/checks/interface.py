@@ -24,8 +24,9 @@ def run(session: Session, check: Check) -> None:
     _seeds(session, check, built, seed)
     accepted = session.reference({"op": "accepts", "layout": built["layout"]})
     if not accepted["accepted"]:
-        raise Refutation(Finding("load_state_dict", f"the reference does not load the candidate's state_dict: "
-                                 f"{accepted['error']}"))
+        raise Refutation(
+            Finding("load_state_dict", f"the reference does not load the candidate's state_dict: {accepted['error']}")
+        )
     _module_habits(session, check)
 
 
@@ -58,11 +59,17 @@ def _signature(session: Session, check: Check, key: str, code: str, name: str) -
     extra = [q["name"] for i, q in enumerate(fixed) if q["required"] and q["name"] not in known and i >= len(want)]
     problems += [f"parameter {n} is new and has no default" for n in extra]
     if problems:
-        raise Refutation(Finding(code, f"ModelNew.{name} does not take what Model.{name} takes: {'; '.join(problems)}",
-                                 {"reference": want, "candidate": have}))
+        raise Refutation(
+            Finding(
+                code,
+                f"ModelNew.{name} does not take what Model.{name} takes: {'; '.join(problems)}",
+                {"reference": want, "candidate": have},
+            )
+        )
     if renamed:
-        session.warnings.append(Finding(code, f"ModelNew.{name} renames parameters ({', '.join(renamed)}): "
-                                        "calls by keyword will fail"))
+        session.warnings.append(
+            Finding(code, f"ModelNew.{name} renames parameters ({', '.join(renamed)}): calls by keyword will fail")
+        )
     check.note(f"{name}({', '.join(p['name'] for p in want)})")
 
 
@@ -72,8 +79,9 @@ def _construction(error: dict[str, Any], session: Session) -> Finding:
     if error.get("exited"):
         return Finding("exited", f"building ModelNew ends the process with {error['exited']}")
     if error["type"] == "TypeError" and "argument" in error["message"]:
-        return Finding("init_signature", f"ModelNew(*get_init_inputs()) fails: {error_text(error, session.file)}",
-                       {"error": error})
+        return Finding(
+            "init_signature", f"ModelNew(*get_init_inputs()) fails: {error_text(error, session.file)}", {"error": error}
+        )
     if session.options.device == "cuda":
         from crucible.prove.gpu_build import nvcc_finding
 
@@ -84,22 +92,22 @@ def _construction(error: dict[str, Any], session: Session) -> Finding:
 
 
 def _hyperparameters(session: Session, attributes: dict[str, dict[str, Any]]) -> None:
-    """Submodules of the same name and class must be set up alike; attributes of the model itself only earn a warning."""
+    """Submodules of the same name and class must be set up alike; attributes of the model itself earn a warning."""
     for name, want in session.problem["attributes"].items():
         have = attributes.get(name)
         if have is None:
             continue
         same_kind = want["__torch__"] and have["__class__"] == want["__class__"]
-        differing = {
-            k: (v, have[k]) for k, v in want.items()
-            if not k.startswith("__") and k in have and have[k] != v
-        }
+        differing = {k: (v, have[k]) for k, v in want.items() if not k.startswith("__") and k in have and have[k] != v}
         if not differing:
             continue
         text = ", ".join(f"{k} is {b!r}, not {a!r}" for k, (a, b) in differing.items())
         where = f"{name} ({want['__class__']})" if name else "the model"
-        finding = Finding("changed_hyperparameters", f"{where}: {text}",
-                          {"module": name, "differing": {k: list(v) for k, v in differing.items()}})
+        finding = Finding(
+            "changed_hyperparameters",
+            f"{where}: {text}",
+            {"module": name, "differing": {k: list(v) for k, v in differing.items()}},
+        )
         if same_kind:
             raise Refutation(finding)
         session.warnings.append(finding)
@@ -110,9 +118,16 @@ def _layout(session: Session, check: Check, have: list[list[Any]]) -> None:
     names, got = [row[0] for row in want], [row[0] for row in have]
     missing, extra = [n for n in names if n not in got], [n for n in got if n not in names]
     if missing or extra:
-        parts = ([f"without {', '.join(missing[:6])}"] if missing else []) + ([f"with {', '.join(extra[:6])}"] if extra else [])
-        raise Refutation(Finding("state_dict", f"the candidate's state_dict differs from the reference's: "
-                                 f"{' and '.join(parts)}", {"missing": missing, "extra": extra}))
+        parts = ([f"without {', '.join(missing[:6])}"] if missing else []) + (
+            [f"with {', '.join(extra[:6])}"] if extra else []
+        )
+        raise Refutation(
+            Finding(
+                "state_dict",
+                f"the candidate's state_dict differs from the reference's: {' and '.join(parts)}",
+                {"missing": missing, "extra": extra},
+            )
+        )
     by_name = {row[0]: row for row in have}
     for name, shape, dtype, role in want:
         other = by_name[name]
@@ -141,9 +156,15 @@ def _seeds(session: Session, check: Check, built: dict[str, Any], seed: int) -> 
             raise Refutation(Finding("protocol", f"the candidate's process sent a broken tensor: {error}")) from None
         if not bool((a == b).all()) and not bool((a.isnan() & b.isnan()).any()):
             wrong = int((a != b).sum())
-            raise Refutation(Finding("seed_weights", f"the same seed gives other weights: {wrong} of {a.numel()} elements "
-                                     f"of {name} differ right after construction (parameters created in another order, "
-                                     "with another initialisation or on another device?)", {"tensor": name}))
+            raise Refutation(
+                Finding(
+                    "seed_weights",
+                    f"the same seed gives other weights: {wrong} of {a.numel()} elements "
+                    f"of {name} differ right after construction (parameters created in another order, "
+                    "with another initialisation or on another device?)",
+                    {"tensor": name},
+                )
+            )
     check.note("the same seed gives the same weights")
 
 
@@ -155,15 +176,18 @@ def _module_habits(session: Session, check: Check) -> None:
         mode = "eval()" if not facts["eval"] else "train()"
         raise Refutation(Finding("eval_mode", f"ModelNew.{mode} does not switch the module's mode"))
     if facts.get("load_error"):
-        raise Refutation(Finding("load_state_dict", f"the candidate does not load the reference's state_dict: "
-                                 f"{facts['load_error']}"))
+        raise Refutation(
+            Finding("load_state_dict", f"the candidate does not load the reference's state_dict: {facts['load_error']}")
+        )
     if facts.get("load"):
         raise Refutation(Finding("load_state_dict", f"load_state_dict leaves {', '.join(facts['load'][:4])} unchanged"))
     for name, left in facts["dtypes"].items():
         if isinstance(left, str):
             raise Refutation(Finding("dtype_move", f"ModelNew.to(torch.{name}) fails: {left}"))
         if left:
-            raise Refutation(Finding("dtype_move", f"ModelNew.to(torch.{name}) leaves {', '.join(left[:4])} as they were"))
+            raise Refutation(
+                Finding("dtype_move", f"ModelNew.to(torch.{name}) leaves {', '.join(left[:4])} as they were")
+            )
     loads = "load_state_dict both ways, " if session.problem["state"] else ""
     check.note(f"{loads}.to({', '.join(facts['dtypes'])}), .eval(), .train()")
     if session.weights > HEAVY_WEIGHTS:

@@ -17,15 +17,19 @@ def run(session: Session, check: Check) -> None:
         if error.get("build"):
             raise Refutation(build_finding(error["build"], file))
         if error.get("exited"):
-            raise Refutation(Finding("exited", f"importing {file} ends the process with {error['exited']}: "
-                                     f"{place(error['lines'], file)}"))
+            raise Refutation(
+                Finding(
+                    "exited", f"importing {file} ends the process with {error['exited']}: {place(error['lines'], file)}"
+                )
+            )
         if error["type"] in ("SyntaxError", "IndentationError"):
             raise Refutation(Finding("syntax_error", error_text(error, file), {"error": error}))
         from crucible.prove.gpu_build import nvcc_finding
 
         compiled = nvcc_finding(error, session.scratch, file) if session.options.device == "cuda" else None
-        raise Refutation(compiled or Finding("import_error", f"importing {file} fails: {error_text(error, file)}",
-                                             {"error": error}))
+        raise Refutation(
+            compiled or Finding("import_error", f"importing {file} fails: {error_text(error, file)}", {"error": error})
+        )
     if not reply["has_model"]:
         classes = f"; its classes are {', '.join(reply['classes'][:5])}" if reply["classes"] else ""
         raise Refutation(Finding("no_model_new", f"{file} defines no class ModelNew{classes}"))

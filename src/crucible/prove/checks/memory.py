@@ -15,8 +15,11 @@ LARGEST_BYTES = 1 << 38
 
 
 def run(session: Session, check: Check) -> None:
-    launches = sum(int(t.reply.get("forward_device", {}).get("launch_count", 0))
-                   + int(t.reply.get("backward_device", {}).get("launch_count", 0)) for t in session.trials)
+    launches = sum(
+        int(t.reply.get("forward_device", {}).get("launch_count", 0))
+        + int(t.reply.get("backward_device", {}).get("launch_count", 0))
+        for t in session.trials
+    )
     if session.options.device == "cuda":
         _sanitize(session, check)
         return
@@ -41,7 +44,7 @@ def _probe(session: Session, check: Check) -> None:
         return
     operators = _touching(session)
     if operators:
-        check.note(f"index arithmetic at full size not checked: torch operators ({', '.join(operators[:3])}) would touch it all")
+        check.note(f"index arithmetic at full size not checked, torch would touch it all ({', '.join(operators[:3])})")
         return
     if session.declared != session.small:
         reply = _ask(session, _shapes(session, session.declared))
@@ -51,13 +54,17 @@ def _probe(session: Session, check: Check) -> None:
         if _telling(reply):
             finding = memory_finding(_telling(reply)[0])
             shapes = _words(session, session.declared)
-            raise Refutation(type(finding)(finding.code, f"at the declared size {shapes}: {finding.message}", finding.evidence))
+            raise Refutation(
+                type(finding)(finding.code, f"at the declared size {shapes}: {finding.message}", finding.evidence)
+            )
         if reply.get("error") and not reports_of(reply):
             message = str(reply["error"].get("message", "")).splitlines()
             check.note(f"at the declared size the candidate raises: {message[0][:120] if message else ''}")
             return
-        check.note(f"index arithmetic at the declared size {_words(session, session.declared)}: sampled blocks of "
-                   f"{len(launches_of(reply))} launches")
+        check.note(
+            f"index arithmetic at the declared size {_words(session, session.declared)}: sampled blocks of "
+            f"{len(launches_of(reply))} launches"
+        )
     _beyond(session, check)
 
 
@@ -78,7 +85,9 @@ def _beyond(session: Session, check: Check) -> None:
     words = _words(session, tuple(base))
     if _telling(reply):
         report = _telling(reply)[0]
-        session.limits.append(f"32-bit indices: not for inputs of 2^31 elements or more (tried {words}: {report.get('message')})")
+        session.limits.append(
+            f"32-bit indices: not for inputs of 2^31 elements or more (tried {words}: {report.get('message')})"
+        )
         check.status = "limited"
     elif reply.get("error") and not reports_of(reply):
         check.note(f"refuses {words}")

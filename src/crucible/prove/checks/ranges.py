@@ -43,8 +43,9 @@ def run(session: Session, check: Check) -> None:
         if _nothing_left(trial):
             continue
         if trial.error is not None:
-            fault = session.fault(trial.reply) or error_finding(trial.error, session.file, "range_values",
-                                                                f"with {spec.name} forward() raises")
+            fault = session.fault(trial.reply) or error_finding(
+                trial.error, session.file, "range_values", f"with {spec.name} forward() raises"
+            )
             raise Refutation(fault)
         finding = _judge(session, spec, trial)
         if finding is not None:
@@ -63,8 +64,18 @@ def _specs(session: Session) -> list[Spec]:
     specs = []
     for words, values, weights in chosen:
         options: dict[str, Any] = {"values": values, "weights": weights}
-        specs.append(Spec(words, session.seed(words), session.small, training=session.training, classes=values == "mixed",
-                          weights_seed=session.seed("shared"), steady=False, **options))
+        specs.append(
+            Spec(
+                words,
+                session.seed(words),
+                session.small,
+                training=session.training,
+                classes=values == "mixed",
+                weights_seed=session.seed("shared"),
+                steady=False,
+                **options,
+            )
+        )
     return specs
 
 
@@ -95,7 +106,12 @@ def _judge(session: Session, spec: Spec, trial: Any) -> Finding | None:
             evidence["case"] = spec.name
             hint = hints.guess(exact, got, judged) if judged.demanded is None else None
             if spec.values in ("offset", "grid_offset") or spec.weights == "offset":
-                hint = "a variance computed as E[x^2] - E[x]^2 loses everything to cancellation here" if (
-                    judged.error.l2 > 10 * judged.limit_l2) else hint
-            return Finding("range_values", f"with {spec.name}: {text}" + (f"\n  hint: {hint}" if hint else ""), evidence)
+                hint = (
+                    "a variance computed as E[x^2] - E[x]^2 loses everything to cancellation here"
+                    if (judged.error.l2 > 10 * judged.limit_l2)
+                    else hint
+                )
+            return Finding(
+                "range_values", f"with {spec.name}: {text}" + (f"\n  hint: {hint}" if hint else ""), evidence
+            )
     return None

@@ -15,7 +15,9 @@ def run(session: Session, check: Check) -> None:
     for trial in session.trials:
         judge_side_effects(session, trial)
         buffers |= {n.removeprefix("buffer:") for n in trial.truth["tensors"] if n.startswith("buffer:")}
-    changed = "inputs changed as the reference does" if session.trials[0].truth["inputs_changed"] else "inputs untouched"
+    changed = (
+        "inputs changed as the reference does" if session.trials[0].truth["inputs_changed"] else "inputs untouched"
+    )
     check.note(f"{changed}, parameters untouched, random state as the reference leaves it")
     if buffers:
         check.note(f"buffers agree: {', '.join(sorted(buffers))}")
@@ -29,16 +31,36 @@ def judge_side_effects(session: Session, trial: Trial) -> None:
         if row["input"] in allowed:
             continue
         if row["constant"]:
-            raise Refutation(Finding("input_tampering", f"the candidate overwrites input {row['input']} with the constant "
-                                     f"{row['value']:g}: whoever computes with it next gets an easier answer", {**where, **row}))
-        raise Refutation(Finding("input_modified", f"the candidate changes input {row['input']} in place ({row['elements']} of "
-                                 f"{row['of']} elements); the reference does not", {**where, **row}))
+            raise Refutation(
+                Finding(
+                    "input_tampering",
+                    f"the candidate overwrites input {row['input']} with the constant "
+                    f"{row['value']:g}: whoever computes with it next gets an easier answer",
+                    {**where, **row},
+                )
+            )
+        raise Refutation(
+            Finding(
+                "input_modified",
+                f"the candidate changes input {row['input']} in place ({row['elements']} of "
+                f"{row['of']} elements); the reference does not",
+                {**where, **row},
+            )
+        )
     changed = trial.reply.get("parameters_changed") or []
     if changed:
-        raise Refutation(Finding("parameter_modified", f"forward() changes parameters: {', '.join(changed[:4])}", where))
+        raise Refutation(
+            Finding("parameter_modified", f"forward() changes parameters: {', '.join(changed[:4])}", where)
+        )
     if any(trial.reply.get("random_changed", [])) and not trial.truth["drew_random"]:
-        raise Refutation(Finding("rng_state", "forward() draws from torch's random generator; the reference does not, so "
-                                 "everything random after it changes", where))
+        raise Refutation(
+            Finding(
+                "rng_state",
+                "forward() draws from torch's random generator; the reference does not, so "
+                "everything random after it changes",
+                where,
+            )
+        )
     for name in trial.truth["tensors"]:
         if name.startswith("buffer:"):
             _judge_buffer(session, trial, name)
@@ -57,6 +79,9 @@ def _judge_buffer(session: Session, trial: Trial, name: str) -> None:
     text, evidence = hints.describe(f"buffer {short}", exact, got, judged)
     evidence["case"] = trial.spec.name
     if before is not None and same_bits(before, got):
-        raise Refutation(Finding("buffers_not_updated", f"forward() does not update buffer {short}, the reference does: {text}",
-                                 evidence))
+        raise Refutation(
+            Finding(
+                "buffers_not_updated", f"forward() does not update buffer {short}, the reference does: {text}", evidence
+            )
+        )
     raise Refutation(Finding("buffers_wrong", f"after forward() {text}", evidence))

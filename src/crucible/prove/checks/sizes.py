@@ -25,8 +25,15 @@ def size_specs(session: Session) -> Iterator[tuple[str, Spec]]:
     others = [i for i in range(len(free)) if i != batch]
 
     def spec(words: str, sizes: list[int], **values: Any) -> tuple[str, Spec]:
-        return words, Spec(words, session.seed(words), tuple(sizes), values="normal", training=session.training,
-                           weights_seed=session.seed("shared"), **values)
+        return words, Spec(
+            words,
+            session.seed(words),
+            tuple(sizes),
+            values="normal",
+            training=session.training,
+            weights_seed=session.seed("shared"),
+            **values,
+        )
 
     def changed(**sizes: int) -> list[int]:
         return [sizes.get(f"d{i}", n) for i, n in enumerate(small)]
@@ -107,11 +114,28 @@ def _layout_specs(session: Session) -> list[tuple[str, Spec]]:
             continue
         if not ranks or max(ranks) == 0:
             continue
-        words = {"transposed": "non-contiguous", "channels_last": "channels-last", "sliced": "every other element",
-                 "expanded": "expanded (stride 0)"}[layout]
-        grads = layout in ("transposed", "channels_last") and not session.options.forward_only
-        found.append((words, Spec(words, session.seed(words), session.small, values="normal", layout=layout, grads=grads,
-                                  training=session.training, weights_seed=session.seed("shared"))))
+        words = {
+            "transposed": "non-contiguous",
+            "channels_last": "channels-last",
+            "sliced": "every other element",
+            "expanded": "expanded (stride 0)",
+        }[layout]
+        grads = layout != "sliced" and not session.options.forward_only
+        found.append(
+            (
+                words,
+                Spec(
+                    words,
+                    session.seed(words),
+                    session.small,
+                    values="normal",
+                    layout=layout,
+                    grads=grads,
+                    training=session.training,
+                    weights_seed=session.seed("shared"),
+                ),
+            )
+        )
     return found
 
 
@@ -143,13 +167,23 @@ def judge_elsewhere(session: Session, trial: Trial, words: str, code: str) -> st
             text, evidence = hints.describe(name, exact, got, judged)
             hint = hints.guess(exact, got, judged)
             evidence.update(case=words, sizes=list(trial.spec.sizes))
-            raise Refutation(Finding(code, f"at {words} the result is wrong, without an error: {text}"
-                                     + (f"\n  hint: {hint}" if hint else ""), evidence))
+            raise Refutation(
+                Finding(
+                    code,
+                    f"at {words} the result is wrong, without an error: {text}" + (f"\n  hint: {hint}" if hint else ""),
+                    evidence,
+                )
+            )
     try:
         judge_side_effects(session, trial)
         if trial.spec.grads and any(trial.truth["differentiable"]):
             judge_gradients(session, trial)
     except Refutation as found:
-        raise Refutation(Finding(code if found.finding.code == "wrong_grad" else found.finding.code,
-                                 f"at {words}: {found.finding.message}", {**found.finding.evidence, "case": words})) from None
+        raise Refutation(
+            Finding(
+                code if found.finding.code == "wrong_grad" else found.finding.code,
+                f"at {words}: {found.finding.message}",
+                {**found.finding.evidence, "case": words},
+            )
+        ) from None
     return None

@@ -113,7 +113,8 @@ class lane_group {
 
 class coalesced_group : public lane_group {
  public:
-    CSIM_CG explicit coalesced_group(unsigned mask, unsigned rank = 0, unsigned size = 1) : lane_group(mask, rank, size) {}
+    CSIM_CG explicit coalesced_group(unsigned mask, unsigned rank = 0, unsigned size = 1) : lane_group(mask, rank,
+            size) {}
 };
 CSIM_CG coalesced_group coalesced_threads() { return coalesced_group(csim_activemask()); }
 
@@ -137,7 +138,8 @@ template <unsigned SIZE, class PARENT = void> class thread_block_tile : public l
     template <class T> CSIM_CG details::bare<T> shfl_up(T&& value, unsigned delta, int line = __builtin_LINE()) const {
         return __shfl_up_sync(mask_, (details::bare<T>)value, (int)delta, SIZE, line);
     }
-    template <class T> CSIM_CG details::bare<T> shfl_down(T&& value, unsigned delta, int line = __builtin_LINE()) const {
+    template <class T> CSIM_CG details::bare<T> shfl_down(T&& value, unsigned delta,
+            int line = __builtin_LINE()) const {
         return __shfl_down_sync(mask_, (details::bare<T>)value, (int)delta, SIZE, line);
     }
     template <class T> CSIM_CG details::bare<T> shfl_xor(T&& value, unsigned lanes, int line = __builtin_LINE()) const {
@@ -145,7 +147,9 @@ template <unsigned SIZE, class PARENT = void> class thread_block_tile : public l
     }
 };
 
-template <unsigned SIZE> CSIM_CG thread_block_tile<SIZE, thread_block> tiled_partition(const thread_block&) { return {}; }
+template <unsigned SIZE> CSIM_CG thread_block_tile<SIZE, thread_block> tiled_partition(const thread_block&) {
+    return {};
+}
 template <unsigned SIZE, unsigned OUTER, class P>
 CSIM_CG thread_block_tile<SIZE, thread_block_tile<OUTER, P>> tiled_partition(const thread_block_tile<OUTER, P>&) {
     static_assert(SIZE <= OUTER, "a tile cannot be larger than the tile it is cut from");
@@ -174,8 +178,9 @@ template <class GROUP, class LABEL> CSIM_CG coalesced_group labeled_partition(co
     return coalesced_group(mine, rank, count);
 }
 template <class GROUP> CSIM_CG coalesced_group binary_partition(const GROUP& group, bool predicate) {
-    unsigned yes = __ballot_sync(group.csim_mask(), predicate);
-    return coalesced_group(predicate ? yes : group.csim_mask() & ~yes, predicate ? 0 : 1, 2);
+    const unsigned all = group.csim_mask(), yes = __ballot_sync(all, predicate);
+    if (yes == 0 || yes == all) return coalesced_group(all);
+    return coalesced_group(predicate ? yes : all & ~yes, predicate ? 1 : 0, 2);
 }
 
 // ---- any group, its kind forgotten

@@ -1,7 +1,8 @@
 // Prefix header of every CUDA source that g++ compiles for the simulator.
 //
-// It must come after the C++ library, torch (where there is one) and NVIDIA's host headers, all of which it includes itself if
-// nobody has: those headers are written for a host compiler and must not see CUDA's qualifiers the way kernels do.
+// It must come after the C++ library, torch (where there is one) and NVIDIA's host headers, all of which it includes
+// itself if nobody has: those headers are written for a host compiler and must not see CUDA's qualifiers the way
+// kernels do.
 #ifndef CRUCIBLE_SIM_H
 #define CRUCIBLE_SIM_H
 
@@ -63,7 +64,8 @@
 #if __has_include("csim/async.h")
 #include "csim/async.h"
 #endif
-#ifndef CSIM_LATE_ARCH  // a prefix header that goes on to include host headers defines this and includes csim/arch.h itself
+// a prefix header that goes on to include host headers defines this and includes csim/arch.h itself
+#ifndef CSIM_LATE_ARCH
 #include "csim/arch.h"
 #endif
 

@@ -35,10 +35,11 @@ template <class T> using stored = typename Stored<T>::type;
 
 // The shapes and types that CUDA offers; anything else fails to compile here as it does under nvcc.
 template <class T, int M, int N, int K> constexpr bool operand_exists() {
-    constexpr bool k16 = (M == 16 && N == 16 && K == 16) || (M == 32 && N == 8 && K == 16) || (M == 8 && N == 32 && K == 16);
+    constexpr bool k16 = K == 16 && ((M == 16 && N == 16) || (M == 32 && N == 8) || (M == 8 && N == 32));
     if constexpr (std::is_same_v<T, precision::tf32>) return M == 16 && N == 16 && K == 8;
     else if constexpr (std::is_same_v<T, double>) return M == 8 && N == 8 && K == 4;
-    else return k16 && (std::is_same_v<T, __half> || std::is_same_v<T, __nv_bfloat16> || std::is_same_v<T, signed char> ||
+    else return k16 && (std::is_same_v<T, __half> || std::is_same_v<T, __nv_bfloat16> || std::is_same_v<T,
+            signed char> ||
                         std::is_same_v<T, unsigned char>);
 }
 template <class T> constexpr int elements_per_register() {
@@ -48,31 +49,31 @@ template <class T> constexpr int elements_per_register() {
 struct Place {
     int row, column;
 };
-template <int ROWS, int E> constexpr Place operand_place(int lane, int i) {
+template <int ROWS, int E> CSIM_EXEC constexpr Place operand_place(int lane, int i) {
     int q = i / E;
     return {lane / 4 + 8 * (q % (ROWS / 8)), q / (ROWS / 8) * 4 * E + lane % 4 * E + i % E};
 }
-template <int M, int N> constexpr Place accumulator_place(int lane, int i) {
+template <int M, int N> CSIM_EXEC constexpr Place accumulator_place(int lane, int i) {
     int pair = i / 2;
     return {lane / 4 + 8 * (pair % (M / 8)), 8 * (pair / (M / 8)) + 2 * (lane % 4) + i % 2};
 }
-inline double value_of(__half x) { return csim::mma::half_bits_to_float(csim::bit_cast<uint16_t>(x)); }
-inline double value_of(__nv_bfloat16 x) { return __bfloat162float(x); }
-inline double value_of(double x) { return x; }
-inline double value_of(float x) { return csim::bit_cast<float>(csim::bit_cast<uint32_t>(x) & 0xffffe000u); }
-inline int64_t value_of(signed char x) { return x; }
-inline int64_t value_of(unsigned char x) { return x; }
+CSIM_EXEC inline double value_of(__half x) { return csim::mma::half_bits_to_float(csim::bit_cast<uint16_t>(x)); }
+CSIM_EXEC inline double value_of(__nv_bfloat16 x) { return __bfloat162float(x); }
+CSIM_EXEC inline double value_of(double x) { return x; }
+CSIM_EXEC inline double value_of(float x) { return csim::bit_cast<float>(csim::bit_cast<uint32_t>(x) & 0xffffe000u); }
+CSIM_EXEC inline int64_t value_of(signed char x) { return x; }
+CSIM_EXEC inline int64_t value_of(unsigned char x) { return x; }
 
-inline void result_to(float& out, double sum, bool) { out = csim::mma::toward_zero(sum); }
-inline void result_to(__half& out, double sum, bool) { out = __double2half(sum); }
-inline void result_to(double& out, double sum, bool) { out = sum; }
-inline void result_to(int& out, int64_t sum, bool saturate) {
+CSIM_EXEC inline void result_to(float& out, double sum, bool) { out = csim::mma::toward_zero(sum); }
+CSIM_EXEC inline void result_to(__half& out, double sum, bool) { out = __double2half(sum); }
+CSIM_EXEC inline void result_to(double& out, double sum, bool) { out = sum; }
+CSIM_EXEC inline void result_to(int& out, int64_t sum, bool saturate) {
     out = (int)(uint32_t)(saturate ? sum > INT32_MAX ? INT32_MAX : sum < INT32_MIN ? INT32_MIN : sum : sum);
 }
-inline double start_of(float c) { return c; }
-inline double start_of(double c) { return c; }
-inline double start_of(__half c) { return __half2float(c); }
-inline int64_t start_of(int c) { return c; }
+CSIM_EXEC inline double start_of(float c) { return c; }
+CSIM_EXEC inline double start_of(double c) { return c; }
+CSIM_EXEC inline double start_of(__half c) { return __half2float(c); }
+CSIM_EXEC inline int64_t start_of(int c) { return c; }
 }  // namespace details
 
 template <class USE, int M, int N, int K, class T, class LAYOUT = void> class fragment;
@@ -111,9 +112,13 @@ inline void fill_fragment(fragment<USE, M, N, K, T, L>& f, const V& value) {
 }
 
 namespace details {
+CSIM_HERE size_t offset(Place at, unsigned ldm, bool columns_are_neighbours) {
+    return columns_are_neighbours ? (size_t)at.row * ldm + at.column : (size_t)at.column * ldm + at.row;
+}
 template <class T> CSIM_HERE void check_matrix(const T* p, unsigned ldm, const char* name) {
     if ((uintptr_t)p % 16)
-        csim_fail("misaligned", "wmma::%s: the matrix at %p does not start at a multiple of 16 bytes", name, (const void*)p);
+        csim_fail("misaligned", "wmma::%s: the matrix at %p does not start at a multiple of 16 bytes", name,
+                (const void*)p);
     if (sizeof(T) < 8 && ldm * sizeof(T) % 16)
         csim_fail("misaligned", "wmma::%s: the leading dimension %u is not a multiple of 16 bytes", name, ldm);
 }
@@ -122,15 +127,15 @@ template <class T> CSIM_HERE void check_matrix(const T* p, unsigned ldm, const c
 template <class USE, int M, int N, int K, class T, class L>
 CSIM_HERE void load_matrix_sync(fragment<USE, M, N, K, T, L>& f, const details::stored<T>* p,
                                                            unsigned ldm) {
-    static_assert(!std::is_same_v<USE, accumulator>, "an accumulator is loaded with its memory layout as last argument");
+    static_assert(!std::is_same_v<USE, accumulator>,
+            "an accumulator is loaded with its memory layout as last argument");
     using F = fragment<USE, M, N, K, T, L>;
     constexpr bool k_is_fast = std::is_same_v<USE, matrix_a> == std::is_same_v<L, row_major>;
     csim::mma::meet("load_matrix_sync");
     details::check_matrix(p, ldm, "load_matrix_sync");
     for (int i = 0; i < F::csim_unique; ++i) {
         auto at = details::operand_place<F::csim_rows, details::elements_per_register<T>()>(csim_lane(), i);
-        const auto* q = p + (k_is_fast ? (size_t)at.row * ldm + at.column : (size_t)at.column * ldm + at.row);
-        details::stored<T> element = *q;
+        details::stored<T> element = p[details::offset(at, ldm, k_is_fast)];
         for (int copy = i; copy < F::num_elements; copy += F::csim_unique) f.x[copy] = element;
     }
     csim::mma::meet("load_matrix_sync");
@@ -142,8 +147,7 @@ CSIM_HERE void load_matrix_sync(fragment<accumulator, M, N, K, T>& f, const T* p
     details::check_matrix(p, ldm, "load_matrix_sync");
     for (int i = 0; i < f.num_elements; ++i) {
         auto at = details::accumulator_place<M, N>(csim_lane(), i);
-        const T* q = p + (layout == mem_row_major ? (size_t)at.row * ldm + at.column : (size_t)at.column * ldm + at.row);
-        f.x[i] = *q;
+        f.x[i] = p[details::offset(at, ldm, layout == mem_row_major)];
     }
     csim::mma::meet("load_matrix_sync");
 }
@@ -154,8 +158,7 @@ CSIM_HERE void store_matrix_sync(T* p, const fragment<accumulator, M, N, K, T>& 
     details::check_matrix(p, ldm, "store_matrix_sync");
     for (int i = 0; i < f.num_elements; ++i) {
         auto at = details::accumulator_place<M, N>(csim_lane(), i);
-        T* q = p + (layout == mem_row_major ? (size_t)at.row * ldm + at.column : (size_t)at.column * ldm + at.row);
-        *q = f.x[i];
+        p[details::offset(at, ldm, layout == mem_row_major)] = f.x[i];
     }
     csim::mma::meet("store_matrix_sync");
 }
@@ -171,7 +174,7 @@ template <class A, class B, class C, class D> struct MultiplySlot {
 template <int M, int N, int K, class A, class B, class C, class D> struct Multiply {
     using T = typename A::element_type;
     using Value = decltype(value_of(stored<T>()));
-    CSIM_PLAIN static void exec(void* const* slots, unsigned) {
+    CSIM_EXEC static void exec(void* const* slots, unsigned) {
         if (!csim::mma::whole_warp(slots)) return;
         Value a[M][K], b[N][K];
         for (int lane = 0; lane < 32; ++lane) {

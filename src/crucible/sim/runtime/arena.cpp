@@ -49,17 +49,20 @@ void Arena::reserve() {
         if (cells) munmap(cells, tries / 4 * sizeof(Cell));
         if (data) munmap(data, tries);
     }
-    fprintf(stderr, "crucible-sim: cannot reserve address space for device memory (is there a limit on virtual memory, ulimit -v?)\n");
+    fprintf(stderr, "crucible-sim: cannot reserve address space for device memory "
+                    "(is there a limit on virtual memory, ulimit -v?)\n");
     abort();
 }
 
 bool Allocation::host_wrote(size_t offset, size_t bytes) const {
     if (all_written) return true;
-    auto it = std::upper_bound(written.begin(), written.end(), offset, [](size_t o, const auto& range) { return o < range.first; });
+    auto starts_after = [](size_t o, const auto& range) { return o < range.first; };
+    auto it = std::upper_bound(written.begin(), written.end(), offset, starts_after);
     return it != written.begin() && offset + bytes <= std::prev(it)->second;
 }
 
-// The next free span, going round when the top is reached. Address ranges of freed tensors are reused as late as possible.
+// The next free span, going round when the top is reached. Address ranges of freed tensors are reused as late as
+// possible.
 uintptr_t Arena::place(size_t span) {
     for (int round = 0; round < 2; round++) {
         uintptr_t at = next_;
@@ -193,6 +196,8 @@ void Arena::mark_uninitialised(void* p, size_t n) {
         a->all_written = false;
         a->written = {{0, a->size}};
     }
+    a->written_by_kernels = 0;
+    version++;
     std::vector<std::pair<size_t, size_t>> kept;
     for (const auto& range : a->written) {
         if (range.first < from) kept.push_back({range.first, std::min(range.second, from)});

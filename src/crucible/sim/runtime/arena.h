@@ -18,7 +18,9 @@ struct Allocation {
     size_t size = 0;
     std::string tag, name;
     bool freed = false;
-    bool all_written = false;                             // host code wrote all of it
+    bool all_written = false;                             // every byte has been written
+    size_t written_by_kernels = 0;                        // bytes, counted while there are no host-written ones
+    uint32_t launch = 0;                                  // the last launch (its first epoch) that wrote to it
     std::vector<std::pair<size_t, size_t>> written;       // host-written [from, to) offsets, sorted, merged
     bool host_wrote(size_t offset, size_t bytes) const;
     uintptr_t end() const { return base + size; }

@@ -37,7 +37,8 @@ void csim_access(const void* p, size_t n, int is_write, int is_atomic, void* pc)
     if (!active_hot) return;
     hot.accesses++;
     hot.budget--;
-    slow_access(uintptr_t(p), n, (is_write ? kWrite : 0) | (is_atomic ? kAtomicAccess : 0), pc ? pc : __builtin_return_address(0));
+    const unsigned access = (is_write ? kWrite : 0) | (is_atomic ? kAtomicAccess : 0);
+    slow_access(uintptr_t(p), n, access, pc ? pc : __builtin_return_address(0));
 }
 
 void csim_atomic_begin(const void* p, size_t n, int kind, void* pc) {

@@ -1,8 +1,8 @@
 // An index past the end of an array type, as the compiler's bounds check sees it.
 //
-// The check knows the type of one dimension and not the array. Where the access that follows lies in a shared array, that array
-// decides: an index that stays inside it is a two-dimensional array walked as one, which works on every chip. Anything else
-// (local arrays above all, whose accesses are not seen) is reported.
+// The check knows the type of one dimension and not the array. Where the access that follows lies in a shared array,
+// that array decides: an index that stays inside it is a two-dimensional array walked as one, which works on every
+// chip. Anything else (local arrays above all, whose accesses are not seen) is reported.
 #include "bounds.h"
 
 #include "engine.h"

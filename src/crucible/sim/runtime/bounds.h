@@ -1,4 +1,5 @@
-// An index past the end of an array type. Not yet a mistake: `tile[0][i]` may walk over all of `float tile[8][32]`, and code does.
+// An index past the end of an array type. Not yet a mistake: `tile[0][i]` may walk over all of `float tile[8][32]`, and
+// code does.
 #pragma once
 #include <cstddef>
 #include <cstdint>

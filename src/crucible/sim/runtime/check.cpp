@@ -1,8 +1,10 @@
-// The check of one access: is the address device memory, was it written, and is it ordered with the accesses of other threads?
+// The check of one access: is the address device memory, was it written, and is it ordered with the accesses of other
+// threads?
 //
-// Two unordered accesses race if one of them is a plain write, with two exceptions that real code relies on: a write that stores the
-// value already there, and a plain read of a location used atomically if the same instruction is seen to precede an atomic update of
-// the location (the read that starts a compare-and-swap loop, or `if (x > *best) atomicMax(best, x)`).
+// Two unordered accesses race if one of them is a plain write, with two exceptions that real code relies on: a write
+// that stores the value already there, and a plain read of a location used atomically if the same instruction is seen
+// to precede an atomic update of the location (the read that starts a compare-and-swap loop, or `if (x > *best)
+// atomicMax(best, x)`).
 #include "check.h"
 
 #include <algorithm>
@@ -36,6 +38,7 @@ struct Request {
     unsigned access;
     void* pc;
     Place place;
+    Allocation* allocation = nullptr;   // in Space::global
 };
 
 std::set<void*> guards;   // plain reads known to precede an atomic update
@@ -64,12 +67,21 @@ Allocation* find_quickly(uintptr_t address) {
     return a;
 }
 
+const char* tainted_code = "";
+
+// The block has read poison. Nothing is wrong yet: kernels do read what they then throw away.
+void taint(const char* code, const char* text) {
+    if (current->block->tainted) return;
+    tainted_code = code;
+    current->block->tainted = text;
+    refresh_hot();
+}
+
 void uninitialised(const Request& q, uintptr_t address) {
     if (launch->sampled) return;   // whoever should have written it may not have been among the blocks that ran
     Finding f = uninitialised_finding(address, q.access, q.pc);
     if (q.place.space == Space::shared && !config.strict_shared) {
-        current->block->tainted = true;
-        refresh_hot();
+        taint("uninitialised_read", "a value computed from shared memory that nobody has written");
         suspect(std::move(f));
         return;
     }
@@ -80,8 +92,7 @@ void uninitialised(const Request& q, uintptr_t address) {
 bool written_by_host(const Request& q, uintptr_t address, size_t bytes) {
     if (q.place.space == Space::module) return true;
     if (q.place.space == Space::shared) return false;
-    Allocation* a = find_quickly(address);
-    return a && a->host_wrote(address - a->base, bytes);
+    return q.allocation->host_wrote(address - q.allocation->base, bytes);
 }
 
 void add_pending(uintptr_t address, size_t bytes, uint64_t other, bool other_wrote, void* pc, bool flow) {
@@ -96,6 +107,13 @@ void add_pending(uintptr_t address, size_t bytes, uint64_t other, bool other_wro
     p.flow = flow;
     p.pc = pc;
     hot.fast_epoch = ~0u;
+}
+
+// A kernel has filled a tensor: from now on reads of it need not ask whether it was written.
+void count_written(Allocation& a, size_t bytes) {
+    if (a.all_written || !a.written.empty()) return;
+    a.written_by_kernels += bytes;
+    if (a.written_by_kernels == a.size) a.all_written = true;
 }
 
 void note_read(Cell& c, Space space) {
@@ -119,7 +137,8 @@ void check_cell(const Request& q, Cell& c, uintptr_t address, size_t bytes) {
     if (stale) w = 0;   // left by an earlier block
 
     // 1. Was it written?
-    const bool needs_value = !write || (atomic && !(q.access & kVolatile));   // a volatile store is atomic but reads nothing
+    // a volatile store is atomic but reads nothing
+    const bool needs_value = !write || (atomic && !(q.access & kVolatile));
     if (!(w & kWritten) && needs_value) {
         if (written_by_host(q, address, bytes)) {
             w |= kWritten;
@@ -135,12 +154,12 @@ void check_cell(const Request& q, Cell& c, uintptr_t address, size_t bytes) {
         if (w & kAtomic) {
             if (!atomic && !write) {
                 if (!(q.access & kVolatile)) {
-                    current->guard_address = address;
+                    current->guard_address = q.address;
                     current->guard_pc = q.pc;
                     if (!guards.count(q.pc) && launch->candidates.size() < 1000)
-                        launch->candidates.push_back({q.pc, address, w, current->block->index, current->index});
+                        launch->candidates.push_back({q.pc, q.address, w, current->block->index, current->index});
                 }
-            } else if (!atomic && current->recent_atomic != address && !(launch->any_fence && current->fenced)) {
+            } else if (!atomic && current->recent_atomic != q.address && !(launch->any_fence && current->fenced)) {
                 add_pending(address, bytes, w, true, q.pc, false);
             }
         } else if (atomic || !write) {
@@ -153,7 +172,7 @@ void check_cell(const Request& q, Cell& c, uintptr_t address, size_t bytes) {
 
     // 3. Reads since then, and the new record.
     if (!write) {
-        note_read(c, space);
+        if (!atomic) note_read(c, space);   // a flag that is polled may be stored to at any time
         return;
     }
     if (atomic) {
@@ -163,12 +182,14 @@ void check_cell(const Request& q, Cell& c, uintptr_t address, size_t bytes) {
             if (e == hot.epoch) {
                 const uint64_t clock = std::max(w & kClockBits, hot.stamp & kClockBits);
                 const uint64_t node = common_ancestor(node_of(w), hot.leaf);
-                record = uint64_t(hot.epoch) << kEpochShift | clock | node << kNodeShift | kWritten | kAtomic | (w & kManyBlocks);
+                record = uint64_t(hot.epoch) << kEpochShift | clock | node << kNodeShift;
+                record |= kWritten | kAtomic | (w & kManyBlocks);
             } else if (space != Space::shared && !after_write) {
                 record |= kManyBlocks;
             }
         } else if (!(w & kAtomic) && e == hot.epoch && !stale) {
-            record &= ~kAtomic;   // our own plain write came just before: to others this is still unordered initialisation
+            // our own plain write came just before: to others this is still unordered initialisation
+            record &= ~kAtomic;
         }
         c.write = record;
         return;
@@ -177,6 +198,7 @@ void check_cell(const Request& q, Cell& c, uintptr_t address, size_t bytes) {
         add_pending(address, bytes, c.read, false, q.pc, false);
     else if (space == Space::global && current->block->tainted)
         add_pending(address, bytes, 0, false, q.pc, true);
+    if (q.allocation && !(w & kWritten)) count_written(*q.allocation, bytes);
     c.write = hot.stamp | kWritten;
     c.read = 0;
 }
@@ -219,11 +241,13 @@ void check_range(Request& q) {
         launch->progress += !(q.access & kAtomicAccess);
         if (place.space != Space::shared) launch->wrote = true;
         // A plain store right after a fence may be a flag too.
-        if (launch->any_fence && (q.access & kAtomicAccess || (current->fenced && ++current->stores_since_fence <= 2))) publish(q.address);
+        const bool flag = q.access & kAtomicAccess || (current->fenced && ++current->stores_since_fence <= 2);
+        if (launch->any_fence && flag) publish(q.address);
     }
 }
 
-// Static shared arrays in use count against the chip's limit, and an access must stay within one of them, of this kernel.
+// Static shared arrays in use count against the chip's limit, and an access must stay within one of them, of this
+// kernel.
 bool locate_static_shared(const Request& q) {
     const Module& module = *launch->module;
     const size_t offset = q.address - hot.shared.low + module.shared_low;
@@ -238,20 +262,34 @@ bool locate_static_shared(const Request& q) {
     if (b.touched_symbols[index]) return true;
     b.touched_symbols[index] = true;
     b.touched_bytes += s->size;
-    if (b.touched_bytes <= launch->static_limit && b.touched_bytes + launch->shared_bytes <= launch->total_limit) return true;
+    const size_t all = b.touched_bytes + launch->shared_bytes;
+    if (b.touched_bytes <= launch->static_limit && all <= launch->total_limit) return true;
     Finding f;
     f.code = "shared_memory_limit";
     f.pc = q.pc;
     f.tensor = s->name;
     f.text = b.touched_bytes > launch->static_limit
-                 ? format_text("the kernel uses %zu bytes of static shared memory; the limit is %zu", b.touched_bytes, launch->static_limit)
-                 : format_text("the kernel uses %zu bytes of static and %zu of dynamic shared memory; a block has %zu", b.touched_bytes,
+                 ? format_text("the kernel uses %zu bytes of static shared memory; the limit is %zu", b.touched_bytes,
+                               launch->static_limit)
+                 : format_text("the kernel uses %zu bytes of static and %zu of dynamic shared memory; a block has %zu",
+                               b.touched_bytes,
                                launch->shared_bytes, launch->total_limit);
     report(std::move(f));
     return false;
 }
 
-bool locate_in_arena(const Request& q) {
+void make_quiet(const Allocation& a) {
+    static unsigned next = 0;
+    if (launch->sampled || stop_requested) return;   // both want to see every access
+    hot.quiet[next++ % 4] = {a.base, a.size};
+}
+
+void end_quiet(const Allocation& a) {
+    for (Quiet& q : hot.quiet)
+        if (q.base == a.base) q = Quiet();
+}
+
+bool locate_in_arena(Request& q) {
     const size_t offset = q.address - arena.base;
     if (offset < Arena::kSharedZone) {
         const size_t mine = size_t(current->block->slot) * Arena::kSharedSlot;
@@ -260,6 +298,15 @@ bool locate_in_arena(const Request& q) {
         Allocation* a = find_quickly(q.address);
         if (a && !a->freed && q.address + q.bytes <= a->end()) {
             remember_target(q.pc, a->base);
+            q.allocation = a;
+            if (q.access & kWrite && a->launch != launch->begin) {
+                a->launch = launch->begin;
+                end_quiet(*a);
+            }
+            if (q.access == kRead && a->all_written && a->launch != launch->begin) {
+                make_quiet(*a);
+                return false;   // nothing to check, nothing to remember
+            }
             return true;
         }
     }
@@ -271,7 +318,8 @@ bool locate_in_arena(const Request& q) {
 bool locate(Request& q) {
     Place& place = q.place;
     if (arena.contains(reinterpret_cast<void*>(q.address))) {
-        place = {q.address - arena.base < Arena::kSharedZone ? Space::shared : Space::global, arena.base, arena.words, arena.bytes};
+        const bool shared = q.address - arena.base < Arena::kSharedZone;
+        place = {shared ? Space::shared : Space::global, arena.base, arena.words, arena.bytes};
         return locate_in_arena(q);
     }
     if (hot.shared.size && q.address - hot.shared.low < hot.shared.size) {
@@ -285,7 +333,9 @@ bool locate(Request& q) {
     Segment* segment = nullptr;
     switch (classify(q.address, &segment)) {
         case HostMemory::object: return false;
-        case HostMemory::data_of_module: place = {Space::module, segment->low, segment->words, segment->bytes}; return true;
+        case HostMemory::data_of_module:
+            place = {Space::module, segment->low, segment->words, segment->bytes};
+            return true;
         case HostMemory::none: break;
     }
     report_illegal(q.address, q.bytes, q.access, q.pc);
@@ -295,16 +345,16 @@ bool locate(Request& q) {
 Finding flow;   // the first poison seen to arrive in global memory
 bool flow_seen = false;
 
-// Did the NaN that unwritten shared memory is filled with arrive in a result? (Arithmetic keeps its high bits.)
+// Did the NaN that poison is in the first schedule arrive in a result? (Arithmetic keeps its high bits.)
 void watch_flow(const Pending& p, uint64_t now) {
     if (flow_seen || p.bytes != 4 || now >> 16 != 0xffff || config.poison_byte() != 0xff) return;
     flow_seen = true;
     flow = Finding();
-    flow.code = "uninitialised_read";
+    flow.code = tainted_code;
     flow.pc = p.pc;
     const Named name = name_of(p.address);
     flow.tensor = name.tensor;
-    flow.text = "a value computed from shared memory that nobody has written is stored in " + name.text;
+    flow.text = std::string(current->block->tainted) + " is stored in " + name.text;
     flow.on_thread = true;
     flow.block = current->block->index;
     flow.thread = current->index;
@@ -318,7 +368,7 @@ void slow_access(uintptr_t address, size_t bytes, unsigned access, void* pc) {
     if (hot.budget <= 0) cut_block();
     if (!bytes) return;
     if (bad_index_waits()) judge_bad_index(address, bytes);
-    Request q{address, bytes, access, pc, Place()};
+    Request q{address, bytes, access, pc, Place(), nullptr};
     if (locate(q)) check_range(q);
 }
 
@@ -334,8 +384,10 @@ void settle_pending() {
         uint64_t now = 0;
         memcpy(&now, reinterpret_cast<void*>(p.address), p.bytes);
         if (p.flow) watch_flow(p, now);
-        else if (now != p.old)
-            report(race_finding(p.address, kWrite, p.pc, p.other, p.other_wrote, is_shared(p.address) ? Space::shared : Space::global));
+        else if (now != p.old) {
+            const Space space = is_shared(p.address) ? Space::shared : Space::global;
+            report(race_finding(p.address, kWrite, p.pc, p.other, p.other_wrote, space));
+        }
     }
     if (current) refresh_hot();
 }
@@ -349,6 +401,18 @@ void settle_thread() {
 void settle_flow() {
     if (flow_seen && !launch->failed) report(flow);
     flow_seen = false;
+}
+
+void absent_lane(const char* name, int line, void* pc) {
+    if (!active_hot) return;
+    RuntimeSection guard;
+    Finding f;
+    f.code = "warp_divergence";
+    f.pc = pc;
+    f.text = std::string(name) + " reads from a lane that has exited, does not exist or is not in the mask";
+    if (line) f.text += format_text(" (line %d)", line);
+    taint("warp_divergence", "a value shuffled from a lane that has exited, does not exist or is not in the mask");
+    suspect(std::move(f));
 }
 
 void note_atomic(uintptr_t address) {

@@ -11,15 +11,17 @@ constexpr unsigned kRead = 0, kWrite = 1, kAtomicAccess = 2, kVolatile = 4;   //
 
 void slow_access(uintptr_t address, size_t bytes, unsigned access, void* pc);
 
-// Has this word been read in the current epoch, and not been written in it? Then whoever read it first was checked against the last
-// write, which is ordered with all threads of the block alike; it remains to widen the set of readers to include us.
+// Has this word been read in the current epoch, and not been written in it? Then whoever read it first was checked
+// against the last write, which is ordered with all threads of the block alike; it remains to widen the set of readers
+// to include us.
 inline bool read_is_old_news(const Hot& h, Cell& c) {
     const uint64_t r = c.read;
     if (epoch_of(r) != h.fast_epoch || epoch_of(c.write) == h.fast_epoch) return false;
     const uint32_t node = node_of(r);
     if (covers(node, h.leaf) && (r & kClockBits) >= (h.stamp & kClockBits)) return true;
     const uint64_t clock = (r & kClockBits) > (h.stamp & kClockBits) ? r & kClockBits : h.stamp & kClockBits;
-    c.read = (r & ~(kClockBits | uint64_t(kNodeMask) << kNodeShift)) | clock | uint64_t(common_ancestor(node, h.leaf)) << kNodeShift;
+    const uint64_t wider = uint64_t(common_ancestor(node, h.leaf)) << kNodeShift;
+    c.read = (r & ~(kClockBits | uint64_t(kNodeMask) << kNodeShift)) | clock | wider;
     return true;
 }
 inline bool write_is_old_news(const Hot& h, const Cell& c) {
@@ -35,6 +37,9 @@ template <unsigned kBytes, unsigned kAccess> inline void check_access(void* p, v
     if (__builtin_expect(!h, 1)) return;
     const uintptr_t a = uintptr_t(p);
     h->accesses++;
+    if (kAccess == kRead)
+        for (const Quiet& q : h->quiet)
+            if (a - q.base < q.size && a - q.base + kBytes <= q.size) return;
     Cell *words, *bytes;
     size_t offset = a - h->arena_base;
     if (offset < h->arena_size) words = h->words, bytes = h->bytes;

@@ -47,7 +47,8 @@ void order_lanes(Warp& w, unsigned group) {
         for (unsigned m = group; m; m &= m - 1) joined[__builtin_ctz(m)] = clock;
         for (unsigned m = group; m; m &= m - 1) memcpy(w.known[__builtin_ctz(m)], joined, sizeof joined);
     }
-    if (clock >= kMaxClock) new_epoch(*w.lanes[__builtin_ctz(w.exist)]->block);   // out of clock values: forget the finer order
+    // out of clock values: forget the finer order
+    if (clock >= kMaxClock) new_epoch(*w.lanes[__builtin_ctz(w.exist)]->block);
 }
 
 void complete(Warp& w, size_t index) {
@@ -63,7 +64,8 @@ void complete(Warp& w, size_t index) {
     const bool down = config.schedule == Schedule::descending;
     for (int i = 0; i < 32; i++) {
         const int lane = down ? 31 - i : i;
-        if (g.arrived >> lane & 1 && w.lanes[lane] != current && w.lanes[lane]->wait == Wait::warp) make_ready(w.lanes[lane]);
+        Thread* t = w.lanes[lane];
+        if (g.arrived >> lane & 1 && t != current && t->wait == Wait::warp) make_ready(t);
     }
 }
 
@@ -83,7 +85,9 @@ std::string lane_list(unsigned mask) {
     return text;
 }
 
-std::string where(const char* name, int line) { return line ? format_text("%s (line %d)", name, line) : std::string(name); }
+std::string where(const char* name, int line) {
+    return line ? format_text("%s (line %d)", name, line) : std::string(name);
+}
 
 void release_barrier(Block& b, int id) {
     Barrier& bar = b.barriers[id];
@@ -142,19 +146,22 @@ void release_barrier(Block& b, int id) {
 uint32_t target(const Block& b, const Barrier& bar) { return bar.expected ? bar.expected : b.live; }
 
 void arrive(Block& b, int id, int threads, const char* name, int line, void* site) {
-    if (id < 0 || id > 15) report_from_device("launch_error", site, "barrier number %d does not exist (0 to 15 do)", id);
+    if (id < 0 || id > 15)
+        report_from_device("launch_error", site, "barrier number %d does not exist (0 to 15 do)", id);
     Barrier& bar = b.barriers[id];
     const uint32_t whole = uint32_t(b.threads.size() + 31) / 32 * 32;
     const uint32_t expected = uint32_t(threads) == whole ? 0 : uint32_t(threads);   // 0: all live threads
     if (threads < 0 || threads % 32 || expected > whole)
-        report_from_device("barrier_divergence", site, "%s expects %d threads, which is not a multiple of 32 up to the block's %zu", name,
+        report_from_device("barrier_divergence", site,
+                           "%s expects %d threads, which is not a multiple of 32 up to the block's %zu", name,
                            threads, b.threads.size());
     if (bar.arrived == 0) {
         bar.expected = expected;
         bar.name = name;
         bar.line = line;
     } else if (bar.expected != expected) {
-        report_from_device("barrier_divergence", site, "%s expects %d threads while threads already wait at the same barrier for %u", name,
+        report_from_device("barrier_divergence", site,
+                           "%s expects %d threads while threads already wait at the same barrier for %u", name,
                            threads, target(b, bar));
     } else if (line && bar.line && line != bar.line && id == 0) {
         report_from_device("barrier_divergence", site,
@@ -187,7 +194,8 @@ void collective(unsigned mask, void* slot, csim_warp_exec exec, const char* name
     if (needs_settling()) settle_thread();
     Warp& w = *me->warp;
     if (!(mask >> me->lane & 1))
-        report_from_device("warp_divergence", site, "lane %u calls %s with mask 0x%08x, which does not include it", me->lane, name, mask);
+        report_from_device("warp_divergence", site, "lane %u calls %s with mask 0x%08x, which does not include it",
+                           me->lane, name, mask);
     const unsigned needed = mask & live_lanes(w);
     size_t i = 0;
     for (; i < w.gatherings.size(); i++)
@@ -197,8 +205,11 @@ void collective(unsigned mask, void* slot, csim_warp_exec exec, const char* name
     } else {
         const Gathering& g = w.gatherings[i];
         if (g.exec != exec || (g.line && line && g.line != line))
-            report_from_device("warp_divergence", site, "lanes of one warp take part in different collectives: lane %u is at %s while lanes %s wait at %s",
-                               me->lane, where(name, line).c_str(), lane_list(g.arrived).c_str(), where(g.name, g.line).c_str());
+            report_from_device("warp_divergence", site,
+                               "lanes of one warp take part in different collectives: lane %u is at %s "
+                               "while lanes %s wait at %s",
+                               me->lane, where(name, line).c_str(), lane_list(g.arrived).c_str(),
+                               where(g.name, g.line).c_str());
     }
     w.gatherings[i].arrived |= 1u << me->lane;
     me->slot = slot;
@@ -211,6 +222,10 @@ void collective(unsigned mask, void* slot, csim_warp_exec exec, const char* name
     me->line = line;
     me->site = site;
     wait_here(Wait::warp);
+}
+
+std::string thread_text(const Thread& t) {
+    return format_text("thread (%u, %u, %u)", t.index.x, t.index.y, t.index.z);
 }
 
 std::string describe(const Thread& t) {
@@ -235,8 +250,10 @@ void warp_thread_exited(Warp& w) {
 }
 
 void barrier_thread_exited(Block& b) {
-    for (int id = 0; id < 16; id++)
-        if (b.barriers[id].arrived && !b.barriers[id].expected && b.barriers[id].arrived >= b.live) release_barrier(b, id);
+    for (int id = 0; id < 16; id++) {
+        const Barrier& bar = b.barriers[id];
+        if (bar.arrived && !bar.expected && bar.arrived >= b.live) release_barrier(b, id);
+    }
 }
 
 void yield_at(void* pc) {
@@ -256,7 +273,8 @@ bool resolve_active_masks(Block& b) {
             if (!t || t->wait != Wait::active_mask) continue;
             unsigned mask = 0;
             for (int other = lane; other < 32; other++)
-                if (w.lanes[other] && w.lanes[other]->wait == Wait::active_mask && w.lanes[other]->site == t->site) mask |= 1u << other;
+                if (const Thread* o = w.lanes[other]; o && o->wait == Wait::active_mask && o->site == t->site)
+                    mask |= 1u << other;
             for (int other = lane; other < 32; other++)
                 if (mask >> other & 1) {
                     w.lanes[other]->result = mask;
@@ -295,7 +313,7 @@ bool explain_stall(Block& b, bool idle) {
         f.thread = spins->index;
         f.text = "deadlock: a thread polls memory that no other thread will change";
         const Thread* other = at_barrier ? at_barrier : at_warp ? at_warp : waits;
-        if (other) f.text += format_text(", while thread (%u, %u, %u) ", other->index.x, other->index.y, other->index.z) + describe(*other);
+        if (other) f.text += ", while " + thread_text(*other) + " " + describe(*other);
     } else if (at_warp) {
         const Warp& w = *at_warp->warp;
         const Gathering* g = nullptr;
@@ -312,10 +330,11 @@ bool explain_stall(Block& b, bool idle) {
     } else if (at_barrier) {
         const Barrier& bar = b.barriers[at_barrier->barrier];
         f.code = "barrier_divergence";
-        f.text = format_text("%u threads wait at %s for %u", bar.arrived, where(at_barrier->what, at_barrier->line).c_str(), target(b, bar));
+        const std::string place = where(at_barrier->what, at_barrier->line);
+        f.text = format_text("%u threads wait at %s for %u", bar.arrived, place.c_str(), target(b, bar));
         for (const Thread& t : b.threads)
             if (t.wait != Wait::done && !(t.wait == Wait::barrier && t.barrier == at_barrier->barrier)) {
-                f.text += format_text("; thread (%u, %u, %u) ", t.index.x, t.index.y, t.index.z) + describe(t);
+                f.text += "; " + thread_text(t) + " " + describe(t);
                 break;
             }
     } else {
@@ -354,7 +373,9 @@ void csim_warp_collective(unsigned mask, void* slot, csim_warp_exec exec, const 
 void csim_block_barrier_at(int id, int threads, const char* name, int line) {
     barrier(id, threads, name, line, __builtin_return_address(0));
 }
-void csim_block_barrier(int id, int threads, const char* name) { barrier(id, threads, name, 0, __builtin_return_address(0)); }
+void csim_block_barrier(int id, int threads, const char* name) {
+    barrier(id, threads, name, 0, __builtin_return_address(0));
+}
 
 void csim_block_arrive(int id, int threads, const char* name) {
     Thread* me = current;
@@ -376,6 +397,11 @@ int csim_block_reduce(int op, int predicate, const char* name, int line) {
     return op == CSIM_REDUCE_COUNT ? b.reduce_count : op == CSIM_REDUCE_AND ? b.reduce_all : b.reduce_any;
 }
 
+void csim_absent_lane(const char* name, int line) {
+    if (current) absent_lane(name, line, __builtin_return_address(0));
+}
+int csim_poison(void) { return config.poison_byte(); }
+
 unsigned csim_activemask(void) {
     Thread* me = current;
     if (!me) return 1;
@@ -390,7 +416,8 @@ void csim_grid_sync(const char* name) {
     if (!me) return;
     void* site = __builtin_return_address(0);
     if (!launch->info->cooperative)
-        report_from_device("launch_error", site, "%s in a kernel that was not launched with cudaLaunchCooperativeKernel", name);
+        report_from_device("launch_error", site,
+                           "%s in a kernel that was not launched with cudaLaunchCooperativeKernel", name);
     me->what = name;
     me->site = site;
     me->line = 0;

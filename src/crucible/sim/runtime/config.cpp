@@ -11,8 +11,8 @@ namespace csim {
 
 Config config;
 
-// A different byte for each schedule: whatever leaks from unwritten shared memory then differs between runs, as a NaN (which
-// arithmetic keeps and max() drops), as a large number (which max() keeps) and as a large negative one.
+// A different byte for each schedule: whatever leaks from unwritten shared memory then differs between runs, as a NaN
+// (which arithmetic keeps and max() drops), as a large number (which max() keeps) and as a large negative one.
 int Config::poison_byte() const {
     if (poison >= 0) return poison;
     return schedule == Schedule::ascending ? 0xff : schedule == Schedule::descending ? 0x7b : 0xfb;

@@ -1,4 +1,5 @@
-// The CUDA runtime API: devices, function attributes, launches by address. (Streams and events: streams.cpp; memory: cuda_memory.cpp.)
+// The CUDA runtime API: devices, function attributes, launches by address. (Streams and events: streams.cpp; memory:
+// cuda_memory.cpp.)
 #include <cuda_runtime_api.h>
 
 #include <cstdio>
@@ -145,7 +146,8 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const voi
     *blocks = blocks_per_processor(threads, shared_bytes);
     return cudaSuccess;
 }
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void* f, int threads, size_t shared_bytes, unsigned) {
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void* f, int threads,
+                                                                   size_t shared_bytes, unsigned) {
     return cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, f, threads, shared_bytes);
 }
 cudaError_t cudaOccupancyAvailableDynamicSMemPerBlock(size_t* bytes, const void*, int, int) {
@@ -156,7 +158,8 @@ cudaError_t cudaOccupancyAvailableDynamicSMemPerBlock(size_t* bytes, const void*
 cudaError_t cudaLaunchKernel(const void* f, dim3 grid, dim3 block, void** args, size_t shared_bytes, cudaStream_t s) {
     return launch_erased(f, grid, block, args, shared_bytes, s, false);
 }
-cudaError_t cudaLaunchCooperativeKernel(const void* f, dim3 grid, dim3 block, void** args, size_t shared_bytes, cudaStream_t s) {
+cudaError_t cudaLaunchCooperativeKernel(const void* f, dim3 grid, dim3 block, void** args, size_t shared_bytes,
+                                        cudaStream_t s) {
     return launch_erased(f, grid, block, args, shared_bytes, s, true);
 }
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* c, const void* f, void** args) {

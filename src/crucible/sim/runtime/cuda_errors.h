@@ -12,6 +12,6 @@ cudaError_t peek_last_error();
 void set_sticky_error(cudaError_t e);        // stays until csim_reset, as after an illegal access on a chip
 cudaError_t sticky_error();
 
-cudaError_t launch_erased(const void* function, dim3 grid, dim3 block, void** args, size_t shared_bytes, cudaStream_t stream,
-                          bool cooperative);
+cudaError_t launch_erased(const void* function, dim3 grid, dim3 block, void** args, size_t shared_bytes,
+                          cudaStream_t stream, bool cooperative);
 }  // namespace csim

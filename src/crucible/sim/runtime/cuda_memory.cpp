@@ -105,20 +105,26 @@ cudaError_t cudaHostGetDevicePointer(void** device, void* host, unsigned) {
 }
 
 cudaError_t cudaMemcpy(void* to, const void* from, size_t n, cudaMemcpyKind kind) { return copy(to, from, n, kind); }
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t n, cudaMemcpyKind kind, cudaStream_t) { return copy(to, from, n, kind); }
-cudaError_t cudaMemcpyPeer(void* to, int, const void* from, int, size_t n) { return copy(to, from, n, cudaMemcpyDeviceToDevice); }
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t n, cudaMemcpyKind kind, cudaStream_t) {
+    return copy(to, from, n, kind);
+}
+cudaError_t cudaMemcpyPeer(void* to, int, const void* from, int, size_t n) {
+    return copy(to, from, n, cudaMemcpyDeviceToDevice);
+}
 cudaError_t cudaMemcpyPeerAsync(void* to, int, const void* from, int, size_t n, cudaStream_t) {
     return copy(to, from, n, cudaMemcpyDeviceToDevice);
 }
-cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height, cudaMemcpyKind kind) {
+cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
+                         cudaMemcpyKind kind) {
     if (width > to_pitch || width > from_pitch) return fail(cudaErrorInvalidPitchValue);
     for (size_t row = 0; row < height; row++)
-        if (cudaError_t e = copy(static_cast<char*>(to) + row * to_pitch, static_cast<const char*>(from) + row * from_pitch, width, kind))
+        if (cudaError_t e = copy(static_cast<char*>(to) + row * to_pitch,
+                                 static_cast<const char*>(from) + row * from_pitch, width, kind))
             return e;
     return cudaSuccess;
 }
-cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
-                              cudaMemcpyKind kind, cudaStream_t) {
+cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
+                              size_t height, cudaMemcpyKind kind, cudaStream_t) {
     return cudaMemcpy2D(to, to_pitch, from, from_pitch, width, height, kind);
 }
 cudaError_t cudaMemset(void* p, int value, size_t n) { return fill(p, value, n); }
@@ -138,7 +144,8 @@ cudaError_t cudaMemcpyToSymbol(const void* symbol, const void* from, size_t n, s
     memmove(static_cast<char*>(const_cast<void*>(symbol)) + offset, from, n);
     return cudaSuccess;
 }
-cudaError_t cudaMemcpyToSymbolAsync(const void* symbol, const void* from, size_t n, size_t offset, cudaMemcpyKind kind, cudaStream_t) {
+cudaError_t cudaMemcpyToSymbolAsync(const void* symbol, const void* from, size_t n, size_t offset, cudaMemcpyKind kind,
+                                    cudaStream_t) {
     return cudaMemcpyToSymbol(symbol, from, n, offset, kind);
 }
 cudaError_t cudaMemcpyFromSymbol(void* to, const void* symbol, size_t n, size_t offset, cudaMemcpyKind) {
@@ -147,7 +154,8 @@ cudaError_t cudaMemcpyFromSymbol(void* to, const void* symbol, size_t n, size_t 
     if (arena.base && arena.contains(to)) arena.mark_written(to, n);
     return cudaSuccess;
 }
-cudaError_t cudaMemcpyFromSymbolAsync(void* to, const void* symbol, size_t n, size_t offset, cudaMemcpyKind kind, cudaStream_t) {
+cudaError_t cudaMemcpyFromSymbolAsync(void* to, const void* symbol, size_t n, size_t offset, cudaMemcpyKind kind,
+                                      cudaStream_t) {
     return cudaMemcpyFromSymbol(to, symbol, n, offset, kind);
 }
 cudaError_t cudaGetSymbolAddress(void** p, const void* symbol) {

@@ -54,13 +54,15 @@ void file(Finding f) {
     report(std::move(f));
 }
 
-void past_the_end(Finding& f, const std::string& what, const std::string& name, uintptr_t address, size_t bytes, uintptr_t base, size_t size) {
+void past_the_end(Finding& f, const std::string& what, const std::string& name, uintptr_t address, size_t bytes,
+                  uintptr_t base, size_t size) {
     f.code = "out_of_bounds";
     f.has_past = true;
     const bool before = address < base;
     f.bytes_past = before ? long(base - address) : long(address + bytes - base - size);
-    f.text = "out-of-bounds " + what + ": " + bytes_text(f.bytes_past) + (before ? " before the start of " : " past the end of ") + name +
-             format_text(", which has %zu bytes", size);
+    const char* side = before ? " before the start of " : " past the end of ";
+    f.text = "out-of-bounds " + what + ": " + bytes_text(f.bytes_past) + side + name;
+    f.text += format_text(", which has %zu bytes", size);
 }
 
 void illegal_in_arena(Finding f, const std::string& what, uintptr_t address, size_t bytes) {
@@ -110,8 +112,8 @@ Finding race_finding(uintptr_t address, unsigned access, void* pc, uint64_t othe
     const Named name = name_of(address);
     f.tensor = name.tensor;
     const char* other_verb = other_wrote ? (other & kAtomic ? "atomic" : "write") : "read";
-    f.text = format_text("race on %s: this %s and the earlier %s by %s are not ordered by any barrier", name.text.c_str(),
-                         access_verb(access), other_verb, who_was(other, space).c_str());
+    f.text = format_text("race on %s: this %s and the earlier %s by %s are not ordered by any barrier",
+                         name.text.c_str(), access_verb(access), other_verb, who_was(other, space).c_str());
     return f;
 }
 
@@ -121,7 +123,8 @@ Finding uninitialised_finding(uintptr_t address, unsigned access, void* pc) {
     f.pc = pc;
     const Named name = name_of(address);
     f.tensor = name.tensor;
-    f.text = std::string(access & kAtomicAccess ? "atomic update" : "read") + " of " + name.text + ", which nobody has written";
+    const std::string what = access & kAtomicAccess ? "atomic update" : "read";
+    f.text = what + " of " + name.text + ", which nobody has written";
     return f;
 }
 
@@ -155,7 +158,8 @@ void report_illegal(uintptr_t address, size_t bytes, unsigned access, void* pc) 
                  " is in host memory, not on the device (was it moved with .cuda()?)";
     } else {
         f.code = "out_of_bounds";
-        f.text = "out-of-bounds " + what + format_text(" at address 0x%zx, which is not device memory", size_t(address));
+        f.text = "out-of-bounds " + what;
+        f.text += format_text(" at address 0x%zx, which is not device memory", size_t(address));
     }
     file(std::move(f));
 }

@@ -116,7 +116,7 @@ struct Block {
     bool named_barriers = false;
     uint32_t at_grid = 0, spinning = 0;
     int slot = 0;                     // which dynamic shared memory
-    bool tainted = false;             // unwritten shared memory was read
+    const char* tainted = nullptr;    // poison was read: what a report will say if it reaches a result
     bool cut = false;                 // sampling: gave up after enough accesses
     bool resident = false;
     std::vector<bool> touched_symbols;   // static shared arrays used, for the shared memory limit
@@ -138,7 +138,15 @@ struct Pending {   // an unordered write whose effect is judged once it has happ
     void* pc = nullptr;
 };
 
-// What the hooks touch on every access. One object; the thread-local pointer to it is set only while device code runs in checked mode.
+// A tensor that is written all over and that nobody has written to in this launch: reads of it need no record. (Reads that
+// come before the launch's first write to a tensor are therefore unknown to the race check.)
+struct Quiet {
+    uintptr_t base = 0;
+    size_t size = 0;
+};
+
+// What the hooks touch on every access. One object; the thread-local pointer to it is set only while device code runs
+// in checked mode.
 struct Hot {
     uint32_t fast_epoch = 0;      // epoch, or ~0 when every access must take the slow path
     uint32_t epoch = 0, leaf = 0;
@@ -147,6 +155,7 @@ struct Hot {
     uintptr_t arena_base = 0;
     size_t arena_size = 0;
     Cell *words = nullptr, *bytes = nullptr;   // the arena's shadow
+    Quiet quiet[4];
     StaticShared shared;
     uintptr_t stack_low = 0;
     size_t stack_size = 0;
@@ -175,7 +184,8 @@ struct Launch {
     std::vector<uint32_t> owner;    // block of each epoch since `begin` (kept only once interleaved)
     std::vector<Candidate> candidates;
     std::vector<bool> foreign;      // static shared arrays that belong to other kernels of the source
-    uint64_t progress = 0;          // writes that changed something, threads that ended: a poll that waits for none of these is stuck
+    // writes that changed something, threads that ended: a poll that waits for none of these is stuck
+    uint64_t progress = 0;
     size_t shared_bytes = 0;
     size_t static_limit = 48 << 10;
     size_t total_limit = 0;
@@ -208,8 +218,10 @@ void settle_pending();
 void settle_thread();                  // before the running thread waits or ends: judge what is still open
 bool needs_settling();
 void note_atomic(uintptr_t address);   // the running thread updates it atomically
+void absent_lane(const char* name, int line, void* pc);   // it shuffled from a lane that is not there
 void settle_candidates(Launch& l);
-void settle_flow();                    // at the end of a launch: report poison that reached a result, if nothing else explains it
+// at the end of a launch: report poison that reached a result, if nothing else explains it
+void settle_flow();
 
 struct RuntimeSection {   // work the watchdog must not interrupt
     bool before;

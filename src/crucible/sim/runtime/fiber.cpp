@@ -79,7 +79,8 @@ char* StackPool::take() {
         return stack;
     }
     if (!low) {
-        void* p = mmap(nullptr, kSize * kCount, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
+        void* p = mmap(nullptr, kSize * kCount, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
         if (p == MAP_FAILED) return nullptr;
         madvise(p, kSize * kCount, MADV_NOHUGEPAGE);
         madvise(p, kSize * kCount, MADV_DONTDUMP);
@@ -93,7 +94,8 @@ char* StackPool::take() {
 }
 
 void* StackPool::prepare(char* stack, void (*entry)()) const {
-    const size_t colour = size_t(stack - low) / kSize * 5 % 32 * 64;   // spreads the busy ends of the stacks over the cache
+    // spreads the busy ends of the stacks over the cache
+    const size_t colour = size_t(stack - low) / kSize * 5 % 32 * 64;
     char* end = stack + kSize - colour;
 #if defined(__x86_64__)
     // csim_switch pops six registers and returns into `entry`, which then sees the alignment of an ordinary call.

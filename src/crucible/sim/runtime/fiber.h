@@ -11,11 +11,13 @@ extern "C" void csim_switch(void** save, void* to);
 
 class StackPool {
  public:
-    // Touched pages only are committed. An odd number of pages: stacks a power of two apart would fight for the same cache sets.
+    // Touched pages only are committed. An odd number of pages: stacks a power of two apart would fight for the same
+    // cache sets.
     static constexpr size_t kSize = (256 << 10) + 4096;
     static constexpr size_t kGuard = 4096;       // below each stack
     static constexpr size_t kCount = 1 << 18;    // reserved addresses, not memory
-    static constexpr size_t kGuarded = 8192;     // a guard splits a mapping, and the kernel limits how many of those there are
+    // a guard splits a mapping, and the kernel limits how many of those there are
+    static constexpr size_t kGuarded = 8192;
 
     char* low = nullptr;    // all stacks lie in [low, high)
     char* high = nullptr;

@@ -1,7 +1,8 @@
-// The functions that g++ -fsanitize=thread calls before every load and store. libtsan is never linked: these take its place.
+// The functions that g++ -fsanitize=thread calls before every load and store. libtsan is never linked: these take its
+// place.
 //
-// They are called by host code of the same module too, which must get through quickly and unharmed; atomics in particular must do
-// their work, because under the sanitizer the call *is* the atomic operation.
+// They are called by host code of the same module too, which must get through quickly and unharmed; atomics in
+// particular must do their work, because under the sanitizer the call *is* the atomic operation.
 #include <cstring>
 
 #include "check.h"
@@ -32,8 +33,8 @@ void __tsan_func_exit(void) {}
     void __tsan_unaligned_volatile_read##N(void* p) { volatile_read(p, N, CSIM_PC); }     \
     void __tsan_unaligned_volatile_write##N(void* p) { volatile_write(p, N, CSIM_PC); }
 
-// A volatile access of global memory is a relaxed atomic, as flags between blocks are written. In shared memory it is a plain access:
-// warp-synchronous code without __syncwarp is a race on every chip since Volta.
+// A volatile access of global memory is a relaxed atomic, as flags between blocks are written. In shared memory it is a
+// plain access: warp-synchronous code without __syncwarp is a race on every chip since Volta.
 static inline bool shared_address(uintptr_t a) {
     return a - hot.shared.low < hot.shared.size || a - hot.arena_base < Arena::kSharedZone;
 }
@@ -94,44 +95,56 @@ void* __wrap_memset(void* to, int value, size_t n) {
     return memset(to, value, n);
 }
 
-#define CSIM_ATOMIC_WIDTH(BITS, T)                                                                                                  \
-    T __tsan_atomic##BITS##_load(const volatile T* p, int) {                                                                        \
-        if (active_hot) csim_atomic_begin((const void*)p, sizeof(T), 0, CSIM_PC);                                                   \
-        T v = __atomic_load_n(p, __ATOMIC_SEQ_CST);                                                                                 \
-        if (active_hot) csim_atomic_end((const void*)p, sizeof(T));                                                                 \
-        return v;                                                                                                                   \
-    }                                                                                                                               \
-    void __tsan_atomic##BITS##_store(volatile T* p, T v, int) {                                                                     \
-        if (active_hot) csim_atomic_begin((const void*)p, sizeof(T), 1, CSIM_PC);                                                   \
-        __atomic_store_n(p, v, __ATOMIC_SEQ_CST);                                                                                   \
-    }                                                                                                                               \
-    int __tsan_atomic##BITS##_compare_exchange_strong(volatile T* p, T* expected, T v, int, int) {                                  \
-        if (active_hot) csim_atomic_begin((const void*)p, sizeof(T), 2, CSIM_PC);                                                   \
-        int done = __atomic_compare_exchange_n(p, expected, v, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);                          \
-        if (active_hot) csim_atomic_end((const void*)p, sizeof(T));                                                                 \
-        return done;                                                                                                                \
-    }                                                                                                                               \
-    int __tsan_atomic##BITS##_compare_exchange_weak(volatile T* p, T* expected, T v, int a, int b) {                                \
-        return __tsan_atomic##BITS##_compare_exchange_strong(p, expected, v, a, b);                                                 \
-    }                                                                                                                               \
-    T __tsan_atomic##BITS##_compare_exchange_val(volatile T* p, T expected, T v, int a, int b) {                                    \
-        __tsan_atomic##BITS##_compare_exchange_strong(p, &expected, v, a, b);                                                       \
-        return expected;                                                                                                            \
-    }                                                                                                                               \
-    CSIM_ATOMIC_RMW(BITS, T, exchange, __atomic_exchange_n)                                                                         \
-    CSIM_ATOMIC_RMW(BITS, T, fetch_add, __atomic_fetch_add)                                                                         \
-    CSIM_ATOMIC_RMW(BITS, T, fetch_sub, __atomic_fetch_sub)                                                                         \
-    CSIM_ATOMIC_RMW(BITS, T, fetch_and, __atomic_fetch_and)                                                                         \
-    CSIM_ATOMIC_RMW(BITS, T, fetch_or, __atomic_fetch_or)                                                                           \
-    CSIM_ATOMIC_RMW(BITS, T, fetch_xor, __atomic_fetch_xor)                                                                         \
-    CSIM_ATOMIC_RMW(BITS, T, fetch_nand, __atomic_fetch_nand)
-#define CSIM_ATOMIC_RMW(BITS, T, NAME, BUILTIN)                                     \
-    T __tsan_atomic##BITS##_##NAME(volatile T* p, T v, int) {                       \
-        if (active_hot) csim_atomic_begin((const void*)p, sizeof(T), 2, CSIM_PC);   \
-        T old = BUILTIN(p, v, __ATOMIC_SEQ_CST);                                    \
-        if (active_hot) csim_atomic_end((const void*)p, sizeof(T));                 \
-        return old;                                                                 \
+}  // extern "C"
+
+namespace {
+struct AtomicAccess {   // a device thread's atomic is checked before and watched for polling after; the host's passes
+    const void* address;
+    size_t bytes;
+    bool device;
+    AtomicAccess(const volatile void* p, size_t n, int kind, void* pc)
+        : address(const_cast<const void*>(p)), bytes(n), device(active_hot != nullptr) {
+        if (device) csim_atomic_begin(address, bytes, kind, pc);
     }
+    ~AtomicAccess() {
+        if (device) csim_atomic_end(address, bytes);
+    }
+};
+}  // namespace
+
+extern "C" {
+#define CSIM_ATOMIC_RMW(BITS, T, NAME, BUILTIN)                \
+    T __tsan_atomic##BITS##_##NAME(volatile T* p, T v, int) {  \
+        AtomicAccess access(p, sizeof(T), 2, CSIM_PC);         \
+        return BUILTIN(p, v, __ATOMIC_SEQ_CST);                \
+    }
+#define CSIM_ATOMIC_WIDTH(BITS, T)                                                                      \
+    T __tsan_atomic##BITS##_load(const volatile T* p, int) {                                            \
+        AtomicAccess access(p, sizeof(T), 0, CSIM_PC);                                                  \
+        return __atomic_load_n(p, __ATOMIC_SEQ_CST);                                                    \
+    }                                                                                                   \
+    void __tsan_atomic##BITS##_store(volatile T* p, T v, int) {                                         \
+        AtomicAccess access(p, sizeof(T), 1, CSIM_PC);                                                  \
+        __atomic_store_n(p, v, __ATOMIC_SEQ_CST);                                                       \
+    }                                                                                                   \
+    int __tsan_atomic##BITS##_compare_exchange_strong(volatile T* p, T* expected, T v, int, int) {      \
+        AtomicAccess access(p, sizeof(T), 2, CSIM_PC);                                                  \
+        return __atomic_compare_exchange_n(p, expected, v, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);  \
+    }                                                                                                   \
+    int __tsan_atomic##BITS##_compare_exchange_weak(volatile T* p, T* expected, T v, int a, int b) {    \
+        return __tsan_atomic##BITS##_compare_exchange_strong(p, expected, v, a, b);                     \
+    }                                                                                                   \
+    T __tsan_atomic##BITS##_compare_exchange_val(volatile T* p, T expected, T v, int a, int b) {        \
+        __tsan_atomic##BITS##_compare_exchange_strong(p, &expected, v, a, b);                           \
+        return expected;                                                                                \
+    }                                                                                                   \
+    CSIM_ATOMIC_RMW(BITS, T, exchange, __atomic_exchange_n)                                             \
+    CSIM_ATOMIC_RMW(BITS, T, fetch_add, __atomic_fetch_add)                                             \
+    CSIM_ATOMIC_RMW(BITS, T, fetch_sub, __atomic_fetch_sub)                                             \
+    CSIM_ATOMIC_RMW(BITS, T, fetch_and, __atomic_fetch_and)                                             \
+    CSIM_ATOMIC_RMW(BITS, T, fetch_or, __atomic_fetch_or)                                               \
+    CSIM_ATOMIC_RMW(BITS, T, fetch_xor, __atomic_fetch_xor)                                             \
+    CSIM_ATOMIC_RMW(BITS, T, fetch_nand, __atomic_fetch_nand)
 CSIM_ATOMIC_WIDTH(8, uint8_t)
 CSIM_ATOMIC_WIDTH(16, uint16_t)
 CSIM_ATOMIC_WIDTH(32, uint32_t)

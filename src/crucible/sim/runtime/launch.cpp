@@ -1,4 +1,5 @@
-// A launch: its configuration is judged as a chip would judge it, then the grid runs, then the findings are written down.
+// A launch: its configuration is judged as a chip would judge it, then the grid runs, then the findings are written
+// down.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -46,19 +47,23 @@ Refusal judge(const csim_launch_info& i) {
     const Limits& chip = limits();
     const uint64_t threads = uint64_t(i.block[0]) * i.block[1] * i.block[2];
     if (!i.grid[0] || !i.grid[1] || !i.grid[2])
-        return {cudaErrorInvalidConfiguration, "launch_error", format_text("the grid (%u, %u, %u) is empty", i.grid[0], i.grid[1], i.grid[2])};
+        return {cudaErrorInvalidConfiguration, "launch_error",
+                format_text("the grid (%u, %u, %u) is empty", i.grid[0], i.grid[1], i.grid[2])};
     if (!threads)
-        return {cudaErrorInvalidConfiguration, "launch_error", format_text("the block (%u, %u, %u) is empty", i.block[0], i.block[1], i.block[2])};
+        return {cudaErrorInvalidConfiguration, "launch_error",
+                format_text("the block (%u, %u, %u) is empty", i.block[0], i.block[1], i.block[2])};
     if (i.block[0] > 1024 || i.block[1] > 1024 || i.block[2] > 64 || threads > 1024)
         return {cudaErrorInvalidConfiguration, "launch_error",
                 format_text("%llu threads a block (%u, %u, %u): a block has at most 1024, and at most (1024, 1024, 64)",
                             (unsigned long long)threads, i.block[0], i.block[1], i.block[2])};
     if (i.grid[0] > 2147483647u || i.grid[1] > 65535 || i.grid[2] > 65535)
         return {cudaErrorInvalidConfiguration, "launch_error",
-                format_text("grid (%u, %u, %u): at most (2147483647, 65535, 65535) blocks", i.grid[0], i.grid[1], i.grid[2])};
+                format_text("grid (%u, %u, %u): at most (2147483647, 65535, 65535) blocks", i.grid[0], i.grid[1],
+                            i.grid[2])};
     if (i.max_threads && threads > uint64_t(i.max_threads))
         return {cudaErrorInvalidValue, "launch_error",
-                format_text("%llu threads a block, but the kernel declares __launch_bounds__(%d)", (unsigned long long)threads, i.max_threads)};
+                format_text("%llu threads a block, but the kernel declares __launch_bounds__(%d)",
+                            (unsigned long long)threads, i.max_threads)};
     const size_t allowed = dynamic_shared_limit(i.function);
     if (i.shared_bytes > allowed)
         return {cudaErrorInvalidValue, "shared_memory_limit",
@@ -71,8 +76,8 @@ Refusal judge(const csim_launch_info& i) {
         const uint64_t blocks = uint64_t(i.grid[0]) * i.grid[1] * i.grid[2];
         if (blocks > uint64_t(per_sm) * uint64_t(chip.processors))
             return {cudaErrorCooperativeLaunchTooLarge, "launch_error",
-                    format_text("%llu blocks in a cooperative launch; at most %d can be resident", (unsigned long long)blocks,
-                                per_sm * chip.processors)};
+                    format_text("%llu blocks in a cooperative launch; at most %d can be resident",
+                                (unsigned long long)blocks, per_sm * chip.processors)};
     }
     return {};
 }
@@ -82,6 +87,7 @@ void set_hot(Launch& l) {
     hot.arena_size = arena.size;
     hot.words = arena.words;
     hot.bytes = arena.bytes;
+    for (Quiet& q : hot.quiet) q = Quiet();
     hot.stack_low = uintptr_t(stacks.low);
     hot.stack_size = size_t(stacks.high - stacks.low);
     hot.shared = StaticShared();
@@ -119,7 +125,8 @@ void find_foreign_arrays(Launch& l) {
 }
 
 void sticky_error_for(const std::string& code) {
-    if (code == "out_of_bounds" || code == "use_after_free" || code == "host_pointer") set_sticky_error(cudaErrorIllegalAddress);
+    if (code == "out_of_bounds" || code == "use_after_free" || code == "host_pointer")
+        set_sticky_error(cudaErrorIllegalAddress);
     else if (code == "misaligned") set_sticky_error(cudaErrorMisalignedAddress);
     else if (code == "kernel_time" || code == "deadlock") set_sticky_error(cudaErrorLaunchTimeout);
     else if (code == "launch_error") set_sticky_error(cudaErrorLaunchFailure);
@@ -128,7 +135,8 @@ void sticky_error_for(const std::string& code) {
 int run_launch(const csim_launch_info& info) {
     std::lock_guard<std::recursive_mutex> lock(launch_mutex);
     if (launch) {   // a kernel that launches kernels
-        report_from_device("launch_error", __builtin_return_address(0), "launching a kernel from a kernel is not supported");
+        report_from_device("launch_error", __builtin_return_address(0),
+                           "launching a kernel from a kernel is not supported");
         return 1;
     }
     LogEntry entry;
@@ -213,8 +221,8 @@ struct ErasedCall {
 };
 }  // namespace
 
-cudaError_t launch_erased(const void* function, dim3 grid, dim3 block, void** args, size_t shared_bytes, cudaStream_t stream,
-                          bool cooperative) {
+cudaError_t launch_erased(const void* function, dim3 grid, dim3 block, void** args, size_t shared_bytes,
+                          cudaStream_t stream, bool cooperative) {
     auto it = erased.find(function);
     if (it == erased.end()) return set_last_error(cudaErrorInvalidDeviceFunction);
     const Erased& kernel = it->second;
@@ -277,7 +285,8 @@ extern "C" {
 
 int csim_launch(const csim_launch_info* info) { return run_launch(*info); }
 
-const void* csim_register_kernel(const void* function, void (*invoke)(const void*, void**), const size_t* sizes, int count) {
+const void* csim_register_kernel(const void* function, void (*invoke)(const void*, void**), const size_t* sizes,
+                                 int count) {
     erased[function] = Erased{invoke, std::vector<size_t>(sizes, sizes + count)};
     return function;
 }
@@ -288,11 +297,13 @@ const char* csim_launches(void) {
     text = "[";
     for (const LogEntry& e : log_entries) {
         if (text.size() > 1) text += ", ";
-        text += "{\"kernel\": " + json_string(e.kernel) + ", \"file\": " + json_string(e.file) + ", \"line\": " + std::to_string(e.line);
+        text += "{\"kernel\": " + json_string(e.kernel) + ", \"file\": " + json_string(e.file);
+        text += ", \"line\": " + std::to_string(e.line);
         text += ", \"grid\": " + json_triple(e.grid) + ", \"block\": " + json_triple(e.block);
         text += ", \"shared_bytes\": " + std::to_string(e.shared_bytes) + ", \"stream\": " + std::to_string(e.stream);
         text += std::string(", \"cooperative\": ") + (e.cooperative ? "true" : "false");
-        text += std::string(", \"ran\": ") + (e.ran ? "true" : "false") + ", \"writes\": " + (e.writes ? "true" : "false");
+        text += std::string(", \"ran\": ") + (e.ran ? "true" : "false");
+        text += std::string(", \"writes\": ") + (e.writes ? "true" : "false");
         text += ", \"error\": " + (e.error.empty() ? "null" : json_string(e.error));
         text += ", \"code\": " + (e.code.empty() ? "null" : json_string(e.code));
         text += ", \"detail\": " + (e.detail.empty() ? "null" : json_string(e.detail)) + "}";
@@ -303,8 +314,8 @@ const char* csim_launches(void) {
 
 const char* csim_statistics(void) {
     static std::string text;
-    text = format_text("{\"launches\": %llu, \"accesses\": %llu, \"bytes_in_use\": %zu}", (unsigned long long)total_launches,
-                       (unsigned long long)total_accesses, arena.bytes_in_use());
+    text = format_text("{\"launches\": %llu, \"accesses\": %llu, \"bytes_in_use\": %zu}",
+                       (unsigned long long)total_launches, (unsigned long long)total_accesses, arena.bytes_in_use());
     return text.c_str();
 }
 

@@ -75,7 +75,8 @@ int blocks_per_processor(int threads, size_t shared_bytes) {
 
 size_t dynamic_shared_limit(const void* function) {
     const size_t standard = limits().shared_per_block;
-    if (!function) return std::max(standard, largest_raised);   // a template with deduced arguments: its address is not known
+    // a template with deduced arguments: its address is not known
+    if (!function) return std::max(standard, largest_raised);
     auto it = raised.find(function);
     return it == raised.end() ? standard : std::max(standard, it->second);
 }

@@ -16,7 +16,8 @@ struct Limits {
 };
 const Limits& limits();   // of the configured compute capability
 int blocks_per_processor(int threads, size_t shared_bytes);
-size_t dynamic_shared_limit(const void* function);   // after cudaFuncSetAttribute; null: the largest limit anybody asked for
+// after cudaFuncSetAttribute; null: the largest limit anybody asked for
+size_t dynamic_shared_limit(const void* function);
 bool set_dynamic_shared_limit(const void* function, size_t bytes);   // false: more than the chip has
 
 }  // namespace csim

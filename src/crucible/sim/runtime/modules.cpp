@@ -33,7 +33,8 @@ std::vector<std::unique_ptr<Module>> modules;
 std::string source_folder;
 
 Cell* shadow_for(size_t cells) {
-    void* p = mmap(nullptr, cells * sizeof(Cell) + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* p = mmap(nullptr, cells * sizeof(Cell) + 4096, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return p == MAP_FAILED ? nullptr : static_cast<Cell*>(p);
 }
 
@@ -56,10 +57,12 @@ size_t last_scope(const std::string& text) {
     return std::string::npos;
 }
 
-// Is this function (as demangled, perhaps with a return type in front) part of a library? Its thread_local variables are not __shared__.
+// Is this function (as demangled, perhaps with a return type in front) part of a library? Its thread_local variables
+// are not __shared__.
 bool library_scope(std::string function) {
     const std::string anonymous = "(anonymous namespace)";
-    for (size_t at; (at = function.find(anonymous)) != std::string::npos;) function.replace(at, anonymous.size(), "{anonymous}");
+    for (size_t at; (at = function.find(anonymous)) != std::string::npos;)
+        function.replace(at, anonymous.size(), "{anonymous}");
     size_t start = 0;
     int depth = 0;
     for (size_t i = 0; i < function.size() && !(depth == 0 && function[i] == '('); i++) {
@@ -88,17 +91,20 @@ void read_shared_symbols(Module& m) {
     const auto* header = reinterpret_cast<const ElfW(Ehdr)*>(file);
     const auto* sections = reinterpret_cast<const ElfW(Shdr)*>(file + header->e_shoff);
     if (header->e_shoff && header->e_shoff + sizeof(ElfW(Shdr)) * header->e_shnum <= size)
-        for (int pass = 0; pass < 2 && m.shared.empty(); pass++)   // the full table, or the dynamic one of a stripped module
+        // the full table, or the dynamic one of a stripped module
+        for (int pass = 0; pass < 2 && m.shared.empty(); pass++)
             for (int i = 0; i < header->e_shnum; i++) {
                 if (sections[i].sh_type != (pass == 0 ? SHT_SYMTAB : SHT_DYNSYM)) continue;
                 const auto* symbols = reinterpret_cast<const ElfW(Sym)*>(file + sections[i].sh_offset);
                 const char* names = file + sections[sections[i].sh_link].sh_offset;
                 for (size_t s = 0; s < sections[i].sh_size / sizeof(ElfW(Sym)); s++) {
-                    if (ELF64_ST_TYPE(symbols[s].st_info) != STT_TLS || !symbols[s].st_size || symbols[s].st_shndx == SHN_UNDEF) continue;
+                    const bool here = symbols[s].st_size && symbols[s].st_shndx != SHN_UNDEF;
+                    if (ELF64_ST_TYPE(symbols[s].st_info) != STT_TLS || !here) continue;
                     const std::string mangled = names + symbols[s].st_name, full = demangle(mangled);
                     const size_t split = last_scope(full);
                     const std::string function = split == std::string::npos ? "" : full.substr(0, split);
-                    if (mangled.rfind("_ZZ", 0) != 0 || function.empty() || library_scope(function)) {   // not a variable of a kernel
+                    // not a variable of a kernel
+                    if (mangled.rfind("_ZZ", 0) != 0 || function.empty() || library_scope(function)) {
                         m.others.push_back({symbols[s].st_value, symbols[s].st_value + symbols[s].st_size});
                         continue;
                     }
@@ -106,10 +112,14 @@ void read_shared_symbols(Module& m) {
                 }
             }
     munmap(map, size);
-    std::sort(m.shared.begin(), m.shared.end(), [](const SharedSymbol& a, const SharedSymbol& b) { return a.offset < b.offset; });
+    auto lower = [](const SharedSymbol& a, const SharedSymbol& b) { return a.offset < b.offset; };
+    std::sort(m.shared.begin(), m.shared.end(), lower);
     if (m.shared.empty()) return;
-    m.shared_low = m.shared.front().offset & ~size_t(15);
+    // All of the module's thread-local storage: initialisation guards and the like must be recognised for what they
+    // are.
+    m.shared_low = 0;
     for (const SharedSymbol& s : m.shared) m.shared_high = std::max(m.shared_high, s.offset + s.size);
+    for (const auto& range : m.others) m.shared_high = std::max(m.shared_high, range.second);
     const size_t span = m.shared_high - m.shared_low;
     m.words = shadow_for(span / 4 + 2);
     m.bytes = shadow_for(span + 8);
@@ -150,13 +160,15 @@ std::vector<ObjectRange> objects;
 int collect_objects(dl_phdr_info* object, size_t, void*) {
     for (int i = 0; i < object->dlpi_phnum; i++) {
         const auto& h = object->dlpi_phdr[i];
-        if (h.p_type == PT_LOAD) objects.push_back({object->dlpi_addr + h.p_vaddr, object->dlpi_addr + h.p_vaddr + h.p_memsz});
+        const uintptr_t low = object->dlpi_addr + h.p_vaddr;
+        if (h.p_type == PT_LOAD) objects.push_back({low, low + h.p_memsz});
     }
     return 0;
 }
 
 bool in_objects(uintptr_t address) {
-    auto it = std::upper_bound(objects.begin(), objects.end(), address, [](uintptr_t a, const ObjectRange& r) { return a < r.low; });
+    auto starts_after = [](uintptr_t a, const ObjectRange& r) { return a < r.low; };
+    auto it = std::upper_bound(objects.begin(), objects.end(), address, starts_after);
     return it != objects.begin() && address < std::prev(it)->high;
 }
 }  // namespace
@@ -172,7 +184,8 @@ void Module::poison_shared(uintptr_t low, int byte) const {
 }
 
 const SharedSymbol* Module::symbol_before(size_t offset) const {
-    auto it = std::upper_bound(shared.begin(), shared.end(), offset, [](size_t o, const SharedSymbol& s) { return o < s.offset; });
+    auto starts_after = [](size_t o, const SharedSymbol& s) { return o < s.offset; };
+    auto it = std::upper_bound(shared.begin(), shared.end(), offset, starts_after);
     return it == shared.begin() ? nullptr : &*std::prev(it);
 }
 bool Module::other_thread_local(size_t offset) const {
@@ -250,7 +263,8 @@ std::string run_addr2line(const std::string& path, uintptr_t offset) {
 }
 
 bool library_file(const std::string& file) {
-    for (const char* part : {"/csim/", "/crucible_sim.h", "/crucible_c10.h", "/usr/include/", "/usr/lib/", "/cuda_runtime/include/",
+    for (const char* part : {"/csim/", "/crucible_sim.h", "/crucible_c10.h", "/usr/include/", "/usr/lib/",
+            "/cuda_runtime/include/",
                              "/torch/include/", "/sim/include/", "/sim/torch/", "??"})
         if (file.find(part) != std::string::npos) return true;
     return false;
@@ -280,7 +294,10 @@ SourceLine source_line(const void* pc) {
             size_t note = place.find(" (discriminator");
             if (note != std::string::npos) place.resize(note);
             size_t colon = place.rfind(':');
-            if (colon != std::string::npos) here.file = place.substr(0, colon), here.line = atoi(place.c_str() + colon + 1);
+            if (colon != std::string::npos) {
+                here.file = place.substr(0, colon);
+                here.line = atoi(place.c_str() + colon + 1);
+            }
             found = here.line > 0 && !library_file(here.file);
             if (found || best.file.empty()) best = here;
             at = end2 + 1;
@@ -309,6 +326,7 @@ std::string read_source(const std::string& file, int line) {
 extern "C" void csim_source_folder(const char* path) { csim::source_folder = path ? path : ""; }
 
 extern "C" void csim_module_loaded(const char* path, const char*) {
-    // Modules are found at their first launch; nothing needs to be known earlier. Kept so that callers may announce them.
+    // Modules are found at their first launch; nothing needs to be known earlier. Kept so that callers may announce
+    // them.
     (void)path;
 }

@@ -1,4 +1,5 @@
-// Loaded modules: where their code, globals and __shared__ variables lie, and from which source line an instruction came.
+// Loaded modules: where their code, globals and __shared__ variables lie, and from which source line an instruction
+// came.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -28,7 +29,8 @@ struct Module {
     size_t tls_id = 0;
     std::vector<Segment> segments;
     std::vector<SharedSymbol> shared;             // sorted by offset
-    std::vector<std::pair<size_t, size_t>> others;   // [from, to) of other thread-local variables: initialisation guards, libraries
+    // [from, to) of other thread-local variables: initialisation guards, libraries
+    std::vector<std::pair<size_t, size_t>> others;
     size_t shared_low = 0, shared_high = 0;       // the range of TLS offsets they span
     Cell* words = nullptr;                        // shadow of that range
     Cell* bytes = nullptr;
@@ -42,7 +44,8 @@ struct Module {
     static Module* of(const void* address);       // the module that holds this code or data; null if none
 };
 
-// Inside any loaded object's mapped segments? Fills in the segment if the object is a Module that has been launched from.
+// Inside any loaded object's mapped segments? Fills in the segment if the object is a Module that has been launched
+// from.
 enum class HostMemory { none, object, data_of_module };
 HostMemory classify(uintptr_t address, Segment** segment);
 

@@ -54,7 +54,8 @@ std::string short_name(const std::string& argument) {
         if (i >= text.size()) break;
         text = text.substr(i + 1);
     }
-    for (const char* method : {".data_ptr", ".mutable_data_ptr", ".const_data_ptr", ".packed_accessor", ".accessor", ".data<", ".data()",
+    for (const char* method : {".data_ptr", ".mutable_data_ptr", ".const_data_ptr", ".packed_accessor", ".accessor",
+            ".data<", ".data()",
                                "->data_ptr"}) {
         size_t at = text.find(method);
         if (at != std::string::npos) {
@@ -103,7 +104,8 @@ Named name_of(uintptr_t address) {
         const size_t offset = address - arena.base;
         if (offset < Arena::kSharedZone) {
             n.tensor = "shared memory";
-            n.text = format_text("dynamic shared memory (byte %zu of %zu)", offset % Arena::kSharedSlot, launch ? launch->shared_bytes : 0);
+            n.text = format_text("dynamic shared memory (byte %zu of %zu)", offset % Arena::kSharedSlot,
+                                 launch ? launch->shared_bytes : 0);
             return n;
         }
         Allocation* a = arena.find(address);

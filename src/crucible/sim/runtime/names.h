@@ -1,4 +1,5 @@
-// Names for addresses in reports: the tensor (from the launch's argument text) or the shared array an address belongs to.
+// Names for addresses in reports: the tensor (from the launch's argument text) or the shared array an address belongs
+// to.
 #pragma once
 #include <cstdint>
 #include <string>

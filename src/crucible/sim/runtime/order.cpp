@@ -1,9 +1,11 @@
 // Happens-before, as the simulator sees it.
 //
-//   * Launches are ordered. Blocks of one launch are not, except through grid.sync() or a flag (see publish). What a flag publishes is
-//     over-approximated: everything that ran before the fence. That may hide a race and never invents one.
-//   * Within a block, a block barrier orders everything, a warp collective orders the lanes of its mask, a named barrier the warps
-//     that take part. Collectives other than __syncwarp order memory too, which is more than CUDA promises and what code relies on.
+//   * Launches are ordered. Blocks of one launch are not, except through grid.sync() or a flag (see publish). What a
+//     flag publishes is over-approximated: everything that ran before the fence. That may hide a race and never
+//     invents one.
+//   * Within a block, a block barrier orders everything, a warp collective orders the lanes of its mask, a named
+//     barrier the warps that take part. Collectives other than __syncwarp order memory too, which is more than CUDA
+//     promises and what code relies on.
 #include "order.h"
 
 #include <algorithm>
@@ -14,7 +16,8 @@
 namespace csim {
 namespace {
 
-std::unordered_map<uintptr_t, uint32_t> published;   // location -> epochs up to this one are visible to whoever reads the flag
+// location -> epochs up to this one are visible to whoever reads the flag
+std::unordered_map<uintptr_t, uint32_t> published;
 uint32_t published_in = 0;                           // the launch (its first epoch) those belong to
 
 // An access of our own block since its last barrier.
@@ -60,7 +63,8 @@ bool ordered(uint64_t record, Space space) {
     }
     const uint32_t acquired = std::max(current->acquired, current->block->acquired);
     const bool own = own_epoch(e);
-    // Which epochs the other blocks had is lost; a flag from the block that ran just before us is taken to cover them all.
+    // Which epochs the other blocks had is lost; a flag from the block that ran just before us is taken to cover them
+    // all.
     if (record & kManyBlocks && !(acquired >= e || (own && acquired >= current->block->previous_begin))) return false;
     if (own) return e != hot.epoch || same_epoch_order(record);
     return e <= acquired;

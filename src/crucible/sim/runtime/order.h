@@ -9,8 +9,8 @@ enum class Space { global, shared, module };   // where an address lies: tensors
 bool ordered(uint64_t record, Space space);
 bool own_epoch(uint32_t epoch);        // does this epoch belong to the running block?
 
-// Flags between threads. An atomic or volatile write after __threadfence() publishes what happened before the fence; an atomic or
-// volatile access of the same location acquires it.
+// Flags between threads. An atomic or volatile write after __threadfence() publishes what happened before the fence; an
+// atomic or volatile access of the same location acquires it.
 void publish(uintptr_t address);
 void acquire(uintptr_t address);
 

@@ -53,8 +53,8 @@ Report finish(Finding f, const char* kernel, const char* file, int line) {
     if (kernel && *kernel) r.message += std::string(", in kernel ") + kernel;
     if (!f.file.empty()) r.message += format_text(" at %s:%d", f.file.c_str(), f.line);
     if (f.on_thread)
-        r.message += format_text(", block (%u, %u, %u), thread (%u, %u, %u)", f.block.x, f.block.y, f.block.z, f.thread.x, f.thread.y,
-                                 f.thread.z);
+        r.message += format_text(", block (%u, %u, %u), thread (%u, %u, %u)", f.block.x, f.block.y, f.block.z,
+                                 f.thread.x, f.thread.y, f.thread.z);
     std::string source = f.file.empty() ? "" : read_source(f.file, f.line);
     if (!source.empty()) r.message += ": `" + source + "`";
     r.finding = std::move(f);
@@ -165,9 +165,12 @@ std::string suspects_json() { return to_json(suspects); }
 extern "C" {
 void csim_fail(const char* code, const char* format, ...) {
     csim::in_runtime = true;
-    static const char* const known[] = {"out_of_bounds", "use_after_free", "host_pointer", "uninitialised_read", "race_shared",
-                                        "race_global", "barrier_divergence", "warp_divergence", "misaligned", "index_overflow",
-                                        "deadlock", "launch_error", "shared_memory_limit", "kernel_time"};
+    static const char* const known[] = {
+        "out_of_bounds",      "use_after_free",  "host_pointer", "uninitialised_read", "race_shared",
+        "race_global",        "barrier_divergence", "warp_divergence", "misaligned",   "index_overflow",
+        "deadlock",           "launch_error",    "shared_memory_limit", "kernel_time",
+        "unsupported_feature",
+    };
     csim::Finding f;
     f.code = "launch_error";
     for (const char* k : known)
@@ -195,7 +198,8 @@ void csim_assert_fail(const char* expression, const char* file, unsigned line, c
 }
 
 void csim_trap(void) {
-    if (csim::current) csim::report_from_device("launch_error", __builtin_return_address(0), "the kernel executed __trap()");
+    if (csim::current) csim::report_from_device("launch_error", __builtin_return_address(0),
+                                                "the kernel executed __trap()");
     __builtin_trap();
 }
 

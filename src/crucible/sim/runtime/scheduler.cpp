@@ -1,7 +1,9 @@
-// Runs a grid: one fiber per CUDA thread, one block after another, several blocks at once only where they wait for each other.
+// Runs a grid: one fiber per CUDA thread, one block after another, several blocks at once only where they wait for each
+// other.
 //
-// A thread starts on whatever stack is hot. If it ends without ever waiting, the next thread reuses the stack without a switch, so
-// kernels without barriers cost little more than a loop. A thread that waits keeps its stack and another one is taken from the pool.
+// A thread starts on whatever stack is hot. If it ends without ever waiting, the next thread reuses the stack without a
+// switch, so kernels without barriers cost little more than a loop. A thread that waits keeps its stack and another one
+// is taken from the pool.
 #include <algorithm>
 #include <cstring>
 #include <exception>
@@ -220,7 +222,8 @@ void start_block(Block& b, uint64_t number) {
     for (Barrier& bar : b.barriers) bar = Barrier();
     b.acquired = 0;
     b.at_grid = b.spinning = 0;
-    b.tainted = b.cut = b.saved = false;
+    b.cut = b.saved = false;
+    b.tainted = nullptr;
     b.resident = true;
     b.touched_symbols.assign(launch->module ? launch->module->shared.size() : 0, false);
     b.touched_bytes = 0;
@@ -285,7 +288,8 @@ class BlockOrder {
             count_ = chosen_.size();
             std::sort(chosen_.begin(), chosen_.end());
         }
-        if (config.schedule == Schedule::random && count_ > 1) {   // a permutation without storing one: i -> (i * step + offset) mod n
+        // a permutation without storing one: i -> (i * step + offset) mod n
+        if (config.schedule == Schedule::random && count_ > 1) {
             offset_ = random_number() % count_;
             do step_ = 1 + random_number() % count_;
             while (std::__gcd(step_, count_) != 1);
@@ -429,7 +433,8 @@ void run_grid(Launch& l) {
             continue;
         }
         if (!order.empty() && (residents.size() + 1) * threads <= kResidentThreads) continue;
-        if (++idle_rounds >= 100 && !residents.empty() && explain_stall(*residents[0], true) && residents[0]->cut) finish(0);
+        if (++idle_rounds >= 100 && !residents.empty() && explain_stall(*residents[0], true)
+            && residents[0]->cut) finish(0);
     }
     for (auto& b : residents) {
         reclaim_stacks(*b);

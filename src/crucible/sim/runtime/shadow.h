@@ -4,11 +4,12 @@
 //
 //     epoch : 32 | clock : 14 | node : 11 | flags : 7
 //
-// epoch  a number drawn from one process-wide counter whenever a block starts or passes a block-wide barrier. Two accesses of one
-//        block with different epochs are ordered; epochs below the launch's first belong to earlier launches.
-// clock  counts the warp collectives and named barriers a thread has taken part in since its epoch began (see order.cpp).
-// node   who: threads are the leaves of a binary tree (leaf = 1024 + thread, root = 1 = the whole block). Several readers share a
-//        cell by widening the node to their common ancestor, so a record never grows.
+// epoch  a number drawn from one process-wide counter whenever a block starts or passes a block-wide barrier. Two
+//        accesses of one block with different epochs are ordered; epochs below the launch's first belong to earlier
+//        launches.
+// clock  counts the warp collectives and named barriers a thread has taken part in since its epoch began (order.cpp).
+// node   who: threads are the leaves of a binary tree (leaf = 1024 + thread, root = 1 = the whole block). Several
+//        readers share a cell by widening the node to their common ancestor, so a record never grows.
 //
 // Nothing is ever cleared between blocks or launches: a record is simply too old to matter.
 #pragma once
@@ -26,7 +27,8 @@ constexpr uint64_t kClockBits = uint64_t(kMaxClock) << kClockShift;
 
 // flags of a write record
 constexpr uint64_t kWritten = 1;      // the bytes hold a value somebody wrote
-constexpr uint64_t kAtomic = 2;       // written by atomics (or volatile stores), possibly by several threads (node covers them)
+// written by atomics (or volatile stores), possibly by several threads (node covers them)
+constexpr uint64_t kAtomic = 2;
 // flags of both records
 constexpr uint64_t kManyBlocks = 4;   // blocks other than the record's own took part too, earlier in this launch
 // flag of a read record

@@ -1,8 +1,9 @@
-// The functions that g++ -fsanitize=alignment,bounds,signed-integer-overflow calls. They matter on a simulated thread only.
+// The functions that g++ -fsanitize=alignment,bounds,signed-integer-overflow calls. They matter on a simulated thread
+// only.
 //
-// An overflowing signed multiplication is index arithmetic gone wrong, or a hash that wraps on purpose. The two look alike, so an
-// overflow is only noted at first: it becomes a report if the thread goes on to touch memory out of bounds, and at once in a
-// sampled launch at full size unless the same line overflowed at a small size already.
+// An overflowing signed multiplication is index arithmetic gone wrong, or a hash that wraps on purpose. The two look
+// alike, so an overflow is only noted at first: it becomes a report if the thread goes on to touch memory out of
+// bounds, and at once in a sampled launch at full size unless the same line overflowed at a small size already.
 #include <cstdlib>
 #include <cstring>
 #include <set>
@@ -68,8 +69,8 @@ void overflow(const Overflow* data, const char* operation, uintptr_t a, uintptr_
     Finding f = at(data->location, "index_overflow");
     const int bits = 1 << (data->type->info >> 1);
     f.text = bits > 64 ? format_text("signed %d-bit integer overflow", bits)
-                       : format_text("signed integer overflow: %lld %s %lld does not fit %s", integer(data->type, a), operation,
-                                     integer(data->type, b), bare(data->type->name).c_str());
+                       : format_text("signed integer overflow: %lld %s %lld does not fit %s", integer(data->type, a),
+                                     operation, integer(data->type, b), bare(data->type->name).c_str());
     if (launch->sampled) {
         if (!wrapping_lines.count(line)) report(std::move(f));
         return;
@@ -112,8 +113,8 @@ void __ubsan_handle_type_mismatch_v1(void* raw, uintptr_t pointer) {
     if (pointer == 0 || pointer % alignment == 0 || stacks.contains(pointer)) return;
     in_runtime = true;
     Finding f = at(data->location, "misaligned");
-    f.text = format_text("misaligned access: %s needs %zu-byte alignment and the address is %zu bytes off", bare(data->type->name).c_str(),
-                         size_t(alignment), size_t(pointer % alignment));
+    f.text = format_text("misaligned access: %s needs %zu-byte alignment and the address is %zu bytes off",
+                         bare(data->type->name).c_str(), size_t(alignment), size_t(pointer % alignment));
     report(std::move(f));
 }
 

@@ -1,5 +1,6 @@
-// Signals on simulated threads: endless loops (a processor-time timer), stack overflow and wild pointers (SIGSEGV, SIGBUS), integer
-// division by zero (SIGFPE). On a simulated thread each becomes a report; elsewhere the signal goes where it would have gone.
+// Signals on simulated threads: endless loops (a processor-time timer), stack overflow and wild pointers (SIGSEGV,
+// SIGBUS), integer division by zero (SIGFPE). On a simulated thread each becomes a report; elsewhere the signal goes
+// where it would have gone.
 #include "watchdog.h"
 
 #include <pthread.h>
@@ -79,8 +80,10 @@ void on_fault(int signal, siginfo_t* info, void* context) {
     if (bad_index_waits()) settle_bad_index();   // an index past a local array has wrecked the stack
     if (signal == SIGFPE) report_from_device("index_overflow", pc, "integer division by zero");
     if (stacks.in_guard(address))
-        report_from_device("out_of_bounds", pc, "stack overflow: a thread needs more than %zu KiB of local memory", StackPool::kSize >> 10);
-    report_from_device("out_of_bounds", pc, "the kernel touched address 0x%zx, which is not device memory", size_t(address));
+        report_from_device("out_of_bounds", pc, "stack overflow: a thread needs more than %zu KiB of local memory",
+                           StackPool::kSize >> 10);
+    report_from_device("out_of_bounds", pc, "the kernel touched address 0x%zx, which is not device memory",
+                       size_t(address));
 }
 
 bool in_this_library(void* pc) {
@@ -93,9 +96,11 @@ bool in_this_library(void* pc) {
 
 void on_time(int, siginfo_t*, void* context) {
     if (!on_simulated_thread()) return;
-    if (in_runtime || in_this_library(program_counter(context))) {   // the next access stops it; if there is none, we are back soon
+    // the next access stops it; if there is none, we are back soon
+    if (in_runtime || in_this_library(program_counter(context))) {
         stop_requested = 1;
         hot.fast_epoch = ~0u;
+        for (Quiet& q : hot.quiet) q = Quiet();
         struct itimerspec soon = {};
         soon.it_value.tv_nsec = 1000000;
         timer_settime(timer, 0, &soon, nullptr);
@@ -139,7 +144,8 @@ void ensure_alternate_stack() {   // an overflowing stack cannot hold the handle
 void out_of_time(void* pc) {
     in_runtime = true;
     stop_requested = 0;
-    report_from_device("kernel_time", pc, "the kernel was still running after %.3g s of processor time", config.kernel_seconds);
+    report_from_device("kernel_time", pc, "the kernel was still running after %.3g s of processor time",
+                       config.kernel_seconds);
     __builtin_unreachable();
 }
 

@@ -35,7 +35,8 @@ CSIM_CG void memcpy_async(const GROUP& group, T* target, const void* source, con
 }
 // With element counts for both sides: the smaller one is copied.
 template <class GROUP, class T, class N, class M>
-CSIM_CG void memcpy_async(const GROUP& group, T* target, const N& target_count, const T* source, const M& source_count) {
+CSIM_CG void memcpy_async(const GROUP& group, T* target, const N& target_count, const T* source,
+        const M& source_count) {
     size_t count = (size_t)target_count < (size_t)source_count ? (size_t)target_count : (size_t)source_count;
     details::copy_bytes(group, (char*)target, (const char*)source, count * sizeof(T));
 }

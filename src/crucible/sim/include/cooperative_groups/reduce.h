@@ -1,5 +1,5 @@
-// cg::reduce and its operators. Tiles reduce by halving distances (the order in which a chip adds), so that the rounding
-// of a float sum is of the same kind; other groups reduce in the order of their ranks.
+// cg::reduce and its operators. Tiles reduce by halving distances (the order in which a chip adds), so that the
+// rounding of a float sum is of the same kind; other groups reduce in the order of their ranks.
 #pragma once
 
 #include "cooperative_groups.h"

@@ -1,14 +1,16 @@
-// Atomic functions. The simulator runs one CUDA thread at a time, so a checked plain read-modify-write is atomic; the runtime is told
-// before (bounds, initialisation, races, memory order) and after (polling loops must make room for others).
+// Atomic functions. The simulator runs one CUDA thread at a time, so a checked plain read-modify-write is atomic; the
+// runtime is told before (bounds, initialisation, races, memory order) and after (polling loops must make room for
+// others).
 #ifndef CSIM_ATOMICS_H
 #define CSIM_ATOMICS_H
 
 namespace csim {
 template <class T, class F> CSIM_PLAIN inline T read_modify_write(T* p, F next, void* pc) {
     csim_atomic_begin(p, sizeof(T), 2, pc);
-    T old = *p;
+    T old;   // copied as bytes: NVIDIA's assignment operators for half pairs are instrumented, and would look like a race
+    __builtin_memcpy(&old, p, sizeof old);
     T value = next(old);
-    *p = value;
+    __builtin_memcpy(p, &value, sizeof value);
     csim_atomic_end(p, sizeof(T));
     return old;
 }
@@ -30,9 +32,10 @@ inline float4 wrapping_add(float4 a, float4 b) { return make_float4(a.x + b.x, a
 }  // namespace csim
 
 // Only the types CUDA offers: a call with another type must fail to compile here as it does under nvcc.
-#define CSIM_ATOMIC_1(NAME, T, EXPR)                                                                      \
-    CSIM_PLAIN inline T NAME(T* p, T v) {                                                                  \
-        return csim::read_modify_write(p, [=](T a) CSIM_PLAIN -> T { return EXPR; }, __builtin_return_address(0)); \
+#define CSIM_ATOMIC_1(NAME, T, EXPR)                                           \
+    CSIM_PLAIN inline T NAME(T* p, T v) {                                      \
+        auto next = [=](T a) CSIM_PLAIN -> T { return EXPR; };                 \
+        return csim::read_modify_write(p, next, __builtin_return_address(0));  \
     }
 #define CSIM_ATOMIC(NAME, T, EXPR)        \
     CSIM_ATOMIC_1(NAME, T, EXPR)          \
@@ -66,9 +69,10 @@ CSIM_ATOMIC_INTS(atomicXor, a ^ v)
 CSIM_ATOMIC(atomicInc, unsigned, a >= v ? 0u : a + 1)
 CSIM_ATOMIC(atomicDec, unsigned, a == 0 || a > v ? v : a - 1)
 
-#define CSIM_CAS_1(NAME, T)                                                                                                       \
-    CSIM_PLAIN inline T NAME(T* p, T compare, T v) {                                                                               \
-        return csim::read_modify_write(p, [=](T a) CSIM_PLAIN -> T { return a == compare ? v : a; }, __builtin_return_address(0)); \
+#define CSIM_CAS_1(NAME, T)                                                     \
+    CSIM_PLAIN inline T NAME(T* p, T compare, T v) {                            \
+        auto next = [=](T a) CSIM_PLAIN -> T { return a == compare ? v : a; };  \
+        return csim::read_modify_write(p, next, __builtin_return_address(0));   \
     }
 #define CSIM_CAS(T)           \
     CSIM_CAS_1(atomicCAS, T)  \

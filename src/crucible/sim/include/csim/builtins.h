@@ -32,8 +32,9 @@
 #define __align__(n) __attribute__((aligned(n)))  // the GNU spelling may stand anywhere among the specifiers
 #define __shared__ thread_local                   // at block scope implicitly static: one copy for the running block
 
-// Real variables, not macros: host code is free to name its locals blockDim and gridDim. Declared const (CUDA does too) so that
-// the compiler keeps them in registers and does not instrument them; the runtime, which defines them, sets them at every switch.
+// Real variables, not macros: host code is free to name its locals blockDim and gridDim. Declared const (CUDA does too)
+// so that the compiler keeps them in registers and does not instrument them; the runtime, which defines them, sets them
+// at every switch.
 extern "C" {
 extern __thread const uint3 threadIdx __attribute__((tls_model("initial-exec")));
 extern __thread const uint3 blockIdx __attribute__((tls_model("initial-exec")));
@@ -65,8 +66,8 @@ static inline void __prof_trigger(int) {}
 #endif
 static inline void* __builtin_csim_assume_aligned(const void* p) { return (void*)p; }
 
-// assert() in a kernel is a report, not the end of the process. The renamed function takes glibc's place even when <cassert> is
-// included again later.
+// assert() in a kernel is a report, not the end of the process. The renamed function takes glibc's place even when
+// <cassert> is included again later.
 #define __assert_fail csim_assert_fail
 
 // Address space questions and conversions.

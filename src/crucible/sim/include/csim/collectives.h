@@ -1,7 +1,7 @@
 // Block barriers, warp shuffles, votes, matches and reductions.
 //
-// A warp collective completes when every live lane of its mask has arrived. Lanes that have exited or never existed do not count, as
-// on a chip; what a shuffle reads from such a lane is undefined there and poison (all ones, a NaN) here.
+// A warp collective completes when every live lane of its mask has arrived. Lanes that have exited or never existed do
+// not count, as on a chip; what a shuffle reads from such a lane is undefined there and poison here.
 #ifndef CSIM_COLLECTIVES_H
 #define CSIM_COLLECTIVES_H
 
@@ -16,7 +16,9 @@ static inline int __syncthreads_or(int p, int line = __builtin_LINE()) {
     return csim_block_reduce(CSIM_REDUCE_OR, p, "__syncthreads_or", line);
 }
 static inline void __barrier_sync(unsigned id) { csim_block_barrier((int)id, 0, "__barrier_sync"); }
-static inline void __barrier_sync_count(unsigned id, unsigned n) { csim_block_barrier((int)id, (int)n, "__barrier_sync_count"); }
+static inline void __barrier_sync_count(unsigned id, unsigned n) {
+    csim_block_barrier((int)id, (int)n, "__barrier_sync_count");
+}
 static inline void __threadfence_block() { csim_fence(0); }
 static inline void __threadfence() { csim_fence(1); }
 static inline void __threadfence_system() { csim_fence(2); }
@@ -60,18 +62,22 @@ struct ShuffleSlot {
             const ShuffleSlot* from = static_cast<const ShuffleSlot*>(slots[source]);
             s->valid = from != nullptr;
             if (from) __builtin_memcpy(s->result, from->value, sizeof s->result);
-            else __builtin_memset(s->result, 0xff, sizeof s->result);
         }
     }
 };
 
-template <class T> inline T shuffle(Shuffle kind, unsigned mask, T value, int argument, int width, bool* valid, const char* name, int line) {
+template <class T> inline T shuffle(Shuffle kind, unsigned mask, T value, int argument, int width, bool* valid,
+                                    const char* name, int line) {
     static_assert(sizeof(T) <= 32, "shuffles move at most 32 bytes");
     ShuffleSlot s;
     __builtin_memcpy(s.value, &value, sizeof(T));
     s.size = (int)sizeof(T), s.argument = argument, s.width = width, s.kind = kind, s.valid = true;
     csim_warp_collective_at(mask, &s, &ShuffleSlot::exec, name, line);
     if (valid) *valid = s.valid;
+    if (!s.valid) {
+        csim_absent_lane(name, line);
+        __builtin_memset(s.result, csim_poison(), sizeof s.result);
+    }
     __builtin_memcpy((void*)&value, s.result, sizeof(T));
     return value;
 }
@@ -210,7 +216,7 @@ CSIM_REDUCE(__reduce_or_sync, OpOr, unsigned)
 CSIM_REDUCE(__reduce_xor_sync, OpXor, unsigned)
 #undef CSIM_REDUCE
 
-// The lanes that reach this call before they have to wait somewhere else: the largest group that could be converged here. A chip may
-// return any subset of it.
+// The lanes that reach this call before they have to wait somewhere else: the largest group that could be converged
+// here. A chip may return any subset of it.
 static inline unsigned __activemask() { return csim_activemask(); }
 #endif

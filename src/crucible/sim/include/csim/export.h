@@ -1,4 +1,5 @@
-// A kernel as a C function that takes its arguments as an array of pointers: how crucible.sim.kernel calls torch-free kernels.
+// A kernel as a C function that takes its arguments as an array of pointers: how crucible.sim.kernel calls torch-free
+// kernels.
 #ifndef CSIM_EXPORT_H
 #define CSIM_EXPORT_H
 
@@ -34,8 +35,8 @@ template <class... P> struct ExportedCall {
 };
 
 template <class... P>
-int run_exported(void (*kernel)(P...), const char* name, const unsigned* grid_and_block, size_t smem, void** args, const char* args_text,
-                 int cooperative, const char* kernels) {
+int run_exported(void (*kernel)(P...), const char* name, const unsigned* grid_and_block, size_t smem, void** args,
+                 const char* args_text, int cooperative, const char* kernels) {
     ExportedCall<P...> call{kernel, args};
     const size_t sizes[sizeof...(P) + 1] = {sizeof(P)..., 0};
     csim_launch_info info{};
@@ -58,9 +59,10 @@ int run_exported(void (*kernel)(P...), const char* name, const unsigned* grid_an
 }
 }  // namespace csim
 
-#define CSIM_EXPORT(SYMBOL, NAME, ...)                                                                                              \
-    extern "C" int csim_run_##SYMBOL(const unsigned* grid_and_block, size_t smem, void** args, const char* args_text, int cooperative) { \
-        return csim::run_exported(__VA_ARGS__, NAME, grid_and_block, smem, args, args_text, cooperative, CSIM_KERNELS);             \
-    }                                                                                                                               \
+#define CSIM_EXPORT(SYMBOL, NAME, ...)                                                                               \
+    extern "C" int csim_run_##SYMBOL(const unsigned* grid_and_block, size_t smem, void** args, const char* texts,    \
+                                     int cooperative) {                                                              \
+        return csim::run_exported(__VA_ARGS__, NAME, grid_and_block, smem, args, texts, cooperative, CSIM_KERNELS);  \
+    }                                                                                                                \
     extern "C" const char* csim_signature_##SYMBOL() { return csim::signature_of(__VA_ARGS__); }
 #endif

@@ -11,7 +11,8 @@
 #define CSIM_INTRINSIC static inline
 
 namespace csim {
-template <class To, class From> inline To bit_cast(const From& from) {
+// Always inlined, so that uninstrumented code which uses it stays uninstrumented.
+template <class To, class From> inline __attribute__((always_inline)) To bit_cast(const From& from) {
     static_assert(sizeof(To) == sizeof(From));
     To to;
     std::memcpy((void*)&to, (const void*)&from, sizeof to);

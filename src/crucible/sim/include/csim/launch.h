@@ -1,5 +1,5 @@
-// Launching: what `kernel<<<grid, block, smem, stream>>>(args...)` becomes, and the launch functions of the runtime API that
-// NVIDIA's header hides from a host compiler.
+// Launching: what `kernel<<<grid, block, smem, stream>>>(args...)` becomes, and the launch functions of the runtime API
+// that NVIDIA's header hides from a host compiler.
 #ifndef CSIM_LAUNCH_H
 #define CSIM_LAUNCH_H
 
@@ -18,7 +18,9 @@ struct Config {
     static void* to_stream(void* s) { return s; }
     static void* to_stream(int s) { return (void*)(size_t)s; }
     static void* to_stream(long s) { return (void*)s; }
-    template <class S> static auto to_stream(const S& s) -> decltype((void*)(cudaStream_t)s) { return (void*)(cudaStream_t)s; }
+    template <class S> static auto to_stream(const S& s) -> decltype((void*)(cudaStream_t)s) {
+        return (void*)(cudaStream_t)s;
+    }
 };
 
 struct Site {
@@ -31,8 +33,8 @@ struct Site {
     const char* kernels;
 };
 
-inline void run(const Config& c, const Site& site, bool cooperative, void (*thunk)(void*), void* closure, size_t closure_bytes,
-                const void* const* arg_ptrs, const size_t* arg_sizes, int arg_count) {
+inline void run(const Config& c, const Site& site, bool cooperative, void (*thunk)(void*), void* closure,
+                size_t closure_bytes, const void* const* arg_ptrs, const size_t* arg_sizes, int arg_count) {
     csim_launch_info info{};
     info.kernel = site.kernel;
     info.args_text = site.args_text;
@@ -57,7 +59,8 @@ inline void run(const Config& c, const Site& site, bool cooperative, void (*thun
 }
 
 // The rewritten launch is  csim::launch(Config(...), Site{...}, [&](auto&... a) { kernel(a...); })(args...);
-// calling the kernel inside a generic lambda keeps template argument deduction, default arguments and implicit conversions.
+// calling the kernel inside a generic lambda keeps template argument deduction, default arguments and implicit
+// conversions.
 template <class F> struct Launch {
     Config config;
     Site site;
@@ -100,7 +103,8 @@ template <class R, class... P> const void* kernel_address(R (*kernel)(P...)) {
 
 // C++ overloads that cuda_runtime.h offers only under nvcc.
 template <class R, class... P>
-inline cudaError_t cudaLaunchKernel(R (*kernel)(P...), dim3 grid, dim3 block, void** args, size_t smem = 0, cudaStream_t s = nullptr) {
+inline cudaError_t cudaLaunchKernel(R (*kernel)(P...), dim3 grid, dim3 block, void** args, size_t smem = 0,
+                                    cudaStream_t s = nullptr) {
     return ::cudaLaunchKernel(csim::kernel_address(kernel), grid, block, args, smem, s);
 }
 template <class R, class... P>
@@ -108,7 +112,8 @@ inline cudaError_t cudaLaunchCooperativeKernel(R (*kernel)(P...), dim3 grid, dim
                                                cudaStream_t s = nullptr) {
     return ::cudaLaunchCooperativeKernel(csim::kernel_address(kernel), grid, block, args, smem, s);
 }
-template <class R, class... P> inline cudaError_t cudaFuncSetAttribute(R (*f)(P...), cudaFuncAttribute attr, int value) {
+template <class R, class... P> inline cudaError_t cudaFuncSetAttribute(R (*f)(P...), cudaFuncAttribute attr,
+                                                                       int value) {
     return ::cudaFuncSetAttribute((const void*)f, attr, value);
 }
 template <class R, class... P> inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attrs, R (*f)(P...)) {
@@ -145,9 +150,11 @@ template <class T> inline cudaError_t cudaGetSymbolSize(size_t* n, const T&) {
     return cudaSuccess;
 }
 
-// cudaLaunchKernelEx(&config, kernel, args...): NVIDIA's inline version loses the kernel's type, so a macro takes its place.
+// cudaLaunchKernelEx(&config, kernel, args...): NVIDIA's inline version loses the kernel's type, so a macro takes its
+// place.
 namespace csim {
-template <class... P, class... A> cudaError_t launch_ex(const cudaLaunchConfig_t* c, void (*kernel)(P...), A&&... args) {
+template <class... P, class... A> cudaError_t launch_ex(const cudaLaunchConfig_t* c, void (*kernel)(P...),
+                                                        A&&... args) {
     std::tuple<std::decay_t<P>...> values(std::forward<A>(args)...);
     return std::apply(
         [&](auto&... a) {

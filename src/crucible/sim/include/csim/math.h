@@ -144,7 +144,9 @@ CSIM_MATH double rhypot(double a, double b) { return 1.0 / std::hypot(a, b); }
 CSIM_MATH float rhypot(float a, float b) { return rhypotf(a, b); }
 CSIM_MATH double norm3d(double a, double b, double c) { return std::hypot(a, b, c); }
 CSIM_MATH float norm3df(float a, float b, float c) { return (float)norm3d(a, b, c); }
-CSIM_MATH double norm4d(double a, double b, double c, double d) { return std::hypot(std::hypot(a, b), std::hypot(c, d)); }
+CSIM_MATH double norm4d(double a, double b, double c, double d) {
+    return std::hypot(std::hypot(a, b), std::hypot(c, d));
+}
 CSIM_MATH float norm4df(float a, float b, float c, float d) { return (float)norm4d(a, b, c, d); }
 CSIM_MATH double rnorm3d(double a, double b, double c) { return 1.0 / norm3d(a, b, c); }
 CSIM_MATH float rnorm3df(float a, float b, float c) { return (float)rnorm3d(a, b, c); }

@@ -11,12 +11,22 @@
 
 // Wrappers that may file a report are always inlined: the report's line is then the line that used them.
 #define CSIM_HERE inline __attribute__((always_inline))
+// The body of a warp collective: works on other threads' slots and on memory that was checked before.
+#define CSIM_EXEC __attribute__((no_sanitize("thread"), no_sanitize("undefined")))
 
 namespace csim {
 // The place of the call, for checks made on behalf of the code around it.
 [[gnu::noinline]] inline void* here() {
     asm volatile("");
     return __builtin_return_address(0);
+}
+
+// A check on behalf of a wrapper, in builds that check their own accesses too.
+CSIM_HERE void check_access([[maybe_unused]] const void* p, [[maybe_unused]] size_t bytes,
+        [[maybe_unused]] bool write) {
+#ifdef __SANITIZE_THREAD__
+    csim_access(p, bytes, write, 0, nullptr);
+#endif
 }
 
 // The 4 GiB stretches of host memory in which converted pointers lay, and where in them. One or two in practice.

@@ -21,53 +21,53 @@
 namespace csim::mma {
 enum class Acc { f32, f16, s32, f64 };
 
-inline float half_bits_to_float(uint32_t h) {
+CSIM_HERE float half_bits_to_float(uint32_t h) {
     uint32_t sign = (h & 0x8000u) << 16, rest = h & 0x7fffu;
     if (rest >= 0x7c00u) return bit_cast<float>(sign | 0x7f800000u | (rest & 0x3ffu) << 13);
     return bit_cast<float>(sign | bit_cast<uint32_t>(bit_cast<float>(rest << 13) * 0x1p112f));  // exact, subnormals too
 }
-inline uint32_t float_to_half_bits(double x) { return bit_cast<uint16_t>(__double2half(x)); }
+CSIM_EXEC inline uint32_t float_to_half_bits(double x) { return bit_cast<uint16_t>(__double2half(x)); }
 
 struct F16 {
     using Value = double;
     static constexpr int per_register = 2;
-    static Value at(uint32_t r, int i) { return half_bits_to_float(r >> (16 * i) & 0xffffu); }
+    CSIM_HERE static Value at(uint32_t r, int i) { return half_bits_to_float(r >> (16 * i) & 0xffffu); }
 };
 struct Bf16 {
     using Value = double;
     static constexpr int per_register = 2;
-    static Value at(uint32_t r, int i) { return bit_cast<float>(i ? r & 0xffff0000u : r << 16); }
+    CSIM_HERE static Value at(uint32_t r, int i) { return bit_cast<float>(i ? r & 0xffff0000u : r << 16); }
 };
 struct Tf32 {
     using Value = double;
     static constexpr int per_register = 1;
-    static Value at(uint32_t r, int) { return bit_cast<float>(r & 0xffffe000u); }
+    CSIM_HERE static Value at(uint32_t r, int) { return bit_cast<float>(r & 0xffffe000u); }
 };
 struct F64 {
     using Value = double;
     static constexpr int per_register = 1;
-    static Value at(double r, int) { return r; }
+    CSIM_HERE static Value at(double r, int) { return r; }
 };
 struct S8 {
     using Value = int64_t;
     static constexpr int per_register = 4;
-    static Value at(uint32_t r, int i) { return (int8_t)(r >> (8 * i)); }
+    CSIM_HERE static Value at(uint32_t r, int i) { return (int8_t)(r >> (8 * i)); }
 };
 struct U8 {
     using Value = int64_t;
     static constexpr int per_register = 4;
-    static Value at(uint32_t r, int i) { return (uint8_t)(r >> (8 * i)); }
+    CSIM_HERE static Value at(uint32_t r, int i) { return (uint8_t)(r >> (8 * i)); }
 };
 
 // A double cut to float: towards zero, infinities and NaN kept.
-inline float toward_zero(double x) {
+CSIM_HERE float toward_zero(double x) {
     float f = (float)x;
     if (std::isfinite(x) && std::fabs((double)f) > std::fabs(x)) f = bit_cast<float>(bit_cast<uint32_t>(f) - 1);
     return f;
 }
 
 // A collective of the whole warp sets `incomplete` in every slot when a lane is missing; the caller then says so.
-CSIM_PLAIN inline bool whole_warp(void* const* slots) {
+CSIM_EXEC inline bool whole_warp(void* const* slots) {
     for (int lane = 0; lane < 32; ++lane)
         if (!slots[lane]) return false;
     return true;
@@ -87,7 +87,7 @@ template <class A, class B, Acc ACC, int M, int K, class R> struct Multiply {
     using Value = typename A::Value;
     static constexpr int E = A::per_register, HALVES = M / 8, BLOCKS = K / (4 * E);
 
-    CSIM_PLAIN static void exec(void* const* slots, unsigned) {
+    CSIM_EXEC static void exec(void* const* slots, unsigned) {
         if (!whole_warp(slots)) return;
         Value a[M][K], b[8][K];
         for (int lane = 0; lane < 32; ++lane) {
@@ -115,13 +115,13 @@ template <class A, class B, Acc ACC, int M, int K, class R> struct Multiply {
             }
         }
     }
-    static Value accumulator(const R* c, int half, int j) {
+    CSIM_HERE static Value accumulator(const R* c, int half, int j) {
         if constexpr (ACC == Acc::f16) return F16::at(c[half], j);
         else if constexpr (ACC == Acc::f32) return bit_cast<float>(c[2 * half + j]);
         else if constexpr (ACC == Acc::s32) return (int32_t)c[2 * half + j];
         else return c[2 * half + j];
     }
-    static void finish(R* d, int half, const Value* sum, bool saturate) {
+    CSIM_HERE static void finish(R* d, int half, const Value* sum, bool saturate) {
         if constexpr (ACC == Acc::f16) {
             d[half] = float_to_half_bits(sum[0]) | float_to_half_bits(sum[1]) << 16;
         } else {
@@ -151,7 +151,7 @@ CSIM_HERE void sync(R* d, const R* a, const R* b, const R* c, bool saturate = fa
 // lanes), then, each lane having checked its own row, to move the data.
 struct MeetSlot {
     bool complete;
-    CSIM_PLAIN static void exec(void* const* slots, unsigned) {
+    CSIM_EXEC static void exec(void* const* slots, unsigned) {
         if (!whole_warp(slots)) return;
         for (int lane = 0; lane < 32; ++lane) static_cast<MeetSlot*>(slots[lane])->complete = true;
     }
@@ -166,7 +166,7 @@ struct MatrixSlot {
     uint32_t* registers;
 };
 template <int N, bool TRANSPOSED, bool STORE> struct MatrixMove {
-    CSIM_PLAIN static void exec(void* const* slots, unsigned) {
+    CSIM_EXEC static void exec(void* const* slots, unsigned) {
         if (!whole_warp(slots)) return;
         for (int lane = 0; lane < 32; ++lane) {
             auto* s = static_cast<MatrixSlot*>(slots[lane]);
@@ -174,7 +174,8 @@ template <int N, bool TRANSPOSED, bool STORE> struct MatrixMove {
                 uint16_t parts[2];
                 if (STORE) std::memcpy(parts, &s->registers[tile], 4);
                 for (int j = 0; j < 2; ++j) {
-                    int row = TRANSPOSED ? 2 * (lane & 3) + j : lane >> 2, column = TRANSPOSED ? lane >> 2 : 2 * (lane & 3) + j;
+                    int row = TRANSPOSED ? 2 * (lane & 3) + j : lane >> 2,
+                            column = TRANSPOSED ? lane >> 2 : 2 * (lane & 3) + j;
                     uint16_t& element = static_cast<MatrixSlot*>(slots[8 * tile + row])->row[column];
                     if (STORE) element = parts[j];
                     else parts[j] = element;
@@ -188,7 +189,7 @@ template <int N, bool TRANSPOSED> CSIM_HERE void ldmatrix(uint32_t* out, const v
     meet("ldmatrix");
     if (csim_lane() < 8 * N) {
         if ((uintptr_t)row % 16) csim_fail("misaligned", "ldmatrix: the row address %p is not a multiple of 16", row);
-        csim_access(row, 16, 0, 0, nullptr);
+        check_access(row, 16, false);
     }
     MatrixSlot slot{(uint16_t*)row, out};
     csim_warp_collective(0xffffffffu, &slot, &MatrixMove<N, TRANSPOSED, false>::exec, "ldmatrix");
@@ -197,7 +198,7 @@ template <int N, bool TRANSPOSED> CSIM_HERE void stmatrix(void* row, const uint3
     meet("stmatrix");
     if (csim_lane() < 8 * N) {
         if ((uintptr_t)row % 16) csim_fail("misaligned", "stmatrix: the row address %p is not a multiple of 16", row);
-        csim_access(row, 16, 1, 0, nullptr);
+        check_access(row, 16, true);
     }
     MatrixSlot slot{(uint16_t*)row, (uint32_t*)in};
     csim_warp_collective(0xffffffffu, &slot, &MatrixMove<N, TRANSPOSED, true>::exec, "stmatrix");
@@ -207,7 +208,7 @@ template <int N, bool TRANSPOSED> CSIM_HERE void stmatrix(void* row, const uint3
 struct TransposeSlot {
     uint32_t in, out;
     bool complete;
-    CSIM_PLAIN static void exec(void* const* slots, unsigned) {
+    CSIM_EXEC static void exec(void* const* slots, unsigned) {
         if (!whole_warp(slots)) return;
         uint16_t tile[8][8];
         for (int lane = 0; lane < 32; ++lane) {

@@ -64,27 +64,29 @@ inline uint32_t dynamic_shared() { return (uint32_t)csim_dynamic_shared_bytes();
 
 // ---- memory
 inline void* generic_address(uint64_t address, int64_t offset) { return (char*)(uintptr_t)address + offset; }
-CSIM_HERE void* shared_address(uint64_t address, int64_t offset) { return from_shared((uint64_t)((int64_t)address + offset)); }
+CSIM_HERE void* shared_address(uint64_t address, int64_t offset) {
+    return from_shared((uint64_t)((int64_t)address + offset));
+}
 
 CSIM_HERE void check_alignment(const void* p, size_t bytes, const char* what) {
     if ((uintptr_t)p % bytes)
         csim_fail("misaligned", "%s of %zu bytes at %p, which is not a multiple of %zu", what, bytes, p, bytes);
 }
-CSIM_PLAIN [[gnu::noinline]] inline void move(void* to, const void* from, size_t bytes) {
+CSIM_EXEC [[gnu::noinline]] inline void move(void* to, const void* from, size_t bytes) {
     for (size_t i = 0; i < bytes; ++i) ((volatile char*)to)[i] = ((const volatile char*)from)[i];
 }
 // Polled: volatile, relaxed, acquire. Such accesses do not race with one another.
 template <bool POLLED, class T, size_t N> CSIM_HERE void load(const void* p, T (&out)[N]) {
     check_alignment(p, sizeof out, "a load");
     if (POLLED) csim_atomic_begin(p, sizeof out, 0, here());
-    else csim_access(p, sizeof out, 0, 0, nullptr);
+    else check_access(p, sizeof out, false);
     move(out, p, sizeof out);
     if (POLLED) csim_atomic_end(p, sizeof out);
 }
 template <bool POLLED, class T, size_t N> CSIM_HERE void save(void* p, const T (&in)[N]) {
     check_alignment(p, sizeof in, "a store");
     if (POLLED) csim_atomic_begin(p, sizeof in, 1, here());
-    else csim_access(p, sizeof in, 1, 0, nullptr);
+    else check_access(p, sizeof in, true);
     move(p, in, sizeof in);
     if (POLLED) csim_atomic_end(p, sizeof in);
 }
@@ -106,8 +108,10 @@ CSIM_PTX_BINARY(sub, (T)((Unsigned<T>)a - (Unsigned<T>)b), a - b, __hsub, __hsub
 CSIM_PTX_BINARY(mul, (T)((uint64_t)a * (uint64_t)b), a* b, __hmul, __hmul2)
 CSIM_PTX_BINARY(min, a < b ? a : b, std::fmin(a, b), __hmin, __hmin2)
 CSIM_PTX_BINARY(max, a > b ? a : b, std::fmax(a, b), __hmax, __hmax2)
-CSIM_PTX_BINARY(min_nan, a < b ? a : b, std::isnan(a) || std::isnan(b) ? (T)NAN : std::fmin(a, b), __hmin_nan, __hmin2_nan)
-CSIM_PTX_BINARY(max_nan, a > b ? a : b, std::isnan(a) || std::isnan(b) ? (T)NAN : std::fmax(a, b), __hmax_nan, __hmax2_nan)
+CSIM_PTX_BINARY(min_nan, a < b ? a : b, std::isnan(a) || std::isnan(b) ? (T)NAN : std::fmin(a, b), __hmin_nan,
+        __hmin2_nan)
+CSIM_PTX_BINARY(max_nan, a > b ? a : b, std::isnan(a) || std::isnan(b) ? (T)NAN : std::fmax(a, b), __hmax_nan,
+        __hmax2_nan)
 #undef CSIM_PTX_BINARY
 template <class T> inline T fma(T a, T b, T c) {
     if constexpr (is_pair<T>) return __hfma2(a, b, c);
@@ -126,10 +130,15 @@ template <class T> inline T rem(T a, T b) {
     return b == 0 ? a : std::is_signed_v<T> && b == (T)-1 ? (T)0 : (T)(a % b);
 }
 // Directed rounding exists for f32 and f64 only.
+#define CSIM_PTX_DIRECTED_1(name, params, arguments, single, twice)    \
+    template <class T> inline T name params {                          \
+        if constexpr (sizeof(T) == 4) return single arguments;         \
+        else return twice arguments;                                   \
+    }
 #define CSIM_PTX_DIRECTED(name, params, arguments, single, twice)                                          \
-    template <class T> inline T name##_rz params { if constexpr (sizeof(T) == 4) return single##_rz arguments; else return twice##_rz arguments; } \
-    template <class T> inline T name##_ru params { if constexpr (sizeof(T) == 4) return single##_ru arguments; else return twice##_ru arguments; } \
-    template <class T> inline T name##_rd params { if constexpr (sizeof(T) == 4) return single##_rd arguments; else return twice##_rd arguments; }
+    CSIM_PTX_DIRECTED_1(name##_rz, params, arguments, single##_rz, twice##_rz)                             \
+    CSIM_PTX_DIRECTED_1(name##_ru, params, arguments, single##_ru, twice##_ru)                             \
+    CSIM_PTX_DIRECTED_1(name##_rd, params, arguments, single##_rd, twice##_rd)
 CSIM_PTX_DIRECTED(add, (T a, T b), (a, b), __fadd, __dadd)
 CSIM_PTX_DIRECTED(sub, (T a, T b), (a, b), __fsub, __dsub)
 CSIM_PTX_DIRECTED(mul, (T a, T b), (a, b), __fmul, __dmul)
@@ -138,6 +147,7 @@ CSIM_PTX_DIRECTED(fma, (T a, T b, T c), (a, b, c), __fmaf, __fma)
 CSIM_PTX_DIRECTED(sqrt, (T a), (a), __fsqrt, __dsqrt)
 CSIM_PTX_DIRECTED(rcp, (T a), (a), __frcp, __drcp)
 #undef CSIM_PTX_DIRECTED
+#undef CSIM_PTX_DIRECTED_1
 
 #define CSIM_PTX_UNARY(name, real, half, pair)                                           \
     template <class T> inline T name(T a) {                                              \
@@ -316,7 +326,7 @@ struct ShuffleSlot {
     Shuffle mode;
     uint32_t value, argument, control, result;
     bool in_range;
-    CSIM_PLAIN static void exec(void* const* slots, unsigned) {
+    CSIM_EXEC static void exec(void* const* slots, unsigned) {
         for (int lane = 0; lane < 32; ++lane) {
             auto* s = static_cast<ShuffleSlot*>(slots[lane]);
             if (!s) continue;
@@ -334,7 +344,8 @@ struct ShuffleSlot {
         }
     }
 };
-CSIM_HERE uint32_t shuffle(Shuffle mode, uint32_t value, uint32_t argument, uint32_t control, uint32_t mask, bool& in_range) {
+CSIM_HERE uint32_t shuffle(Shuffle mode, uint32_t value, uint32_t argument, uint32_t control, uint32_t mask,
+        bool& in_range) {
     ShuffleSlot slot{mode, value, argument, control, 0, false};
     csim_warp_collective(mask, &slot, &ShuffleSlot::exec, "shfl.sync");
     in_range = slot.in_range;

@@ -2,8 +2,10 @@
 #ifndef CSIM_SHARED_H
 #define CSIM_SHARED_H
 
-// Inside a function: a reference to an array of unknown bound, so that `name`, `&name`, `&name[0]` and decay mean what they do in CUDA.
-#define CSIM_DYNAMIC_SHARED(NAME, ...) auto& NAME = *reinterpret_cast<__typeof__(__VA_ARGS__)(*)[]>(csim_dynamic_shared())
+// Inside a function: a reference to an array of unknown bound, so that `name`, `&name`, `&name[0]` and decay mean what
+// they do in CUDA.
+#define CSIM_DYNAMIC_SHARED(NAME, ...) \
+    auto& NAME = *reinterpret_cast<__typeof__(__VA_ARGS__)(*)[]>(csim_dynamic_shared())
 
 // At file scope: an object that turns into the running block's memory wherever a pointer is wanted.
 namespace csim {

@@ -34,8 +34,10 @@ template <class T> inline unsigned sum_of_differences(unsigned a, unsigned b) {
 }  // namespace csim
 
 // name2 (16-bit lanes) and name4 (8-bit lanes); S and U in an expression's lane type stand for signed and unsigned.
-#define CSIM_LANES_OF(name, T, expr) \
-    CSIM_INTRINSIC unsigned name(unsigned a, unsigned b) { return csim::lanes<T>(a, b, [](int x, int y) { return expr; }); }
+#define CSIM_LANES_OF(name, T, expr)                                             \
+    CSIM_INTRINSIC unsigned name(unsigned a, unsigned b) {                       \
+        return csim::lanes<T>(a, b, [](int x, int y) { return expr; });          \
+    }
 #define CSIM_SIGNED(name, expr) CSIM_LANES_OF(name##2, int16_t, expr) CSIM_LANES_OF(name##4, int8_t, expr)
 #define CSIM_UNSIGNED(name, expr) CSIM_LANES_OF(name##2, uint16_t, expr) CSIM_LANES_OF(name##4, uint8_t, expr)
 CSIM_UNSIGNED(__vadd, x + y)
@@ -134,7 +136,9 @@ template <class T> inline T wrapped_sum(T a, T b) { return (T)((unsigned)a + (un
         return csim::lanes3<uint16_t>(a, b, c, [](int x, int y, int z) { return pick(pick(x, y), z); });               \
     }                                                                                                                  \
     CSIM_INTRINSIC unsigned __vi##word##3_s16x2_relu(unsigned a, unsigned b, unsigned c) {                             \
-        return csim::lanes3<int16_t>(a, b, c, [](int x, int y, int z) { return csim::larger(pick(pick(x, y), z), 0); }); \
+        return csim::lanes3<int16_t>(a, b, c, [](int x, int y, int z) {                                                \
+            return csim::larger(pick(pick(x, y), z), 0);                                                               \
+        });                                                                                                            \
     }                                                                                                                  \
     CSIM_INTRINSIC unsigned __viadd##word##_s16x2(unsigned a, unsigned b, unsigned c) {                                \
         return csim::lanes3<int16_t>(a, b, c, [](int x, int y, int z) { return pick((int)(int16_t)(x + y), z); });     \

@@ -72,12 +72,14 @@ template <class KEY, class VALUE> struct KeyValuePair {
 };
 // The pair with the larger (smaller) value; of equal ones the one with the smaller key.
 struct ArgMax {
-    template <class T, class K> CSIM_CUB KeyValuePair<K, T> operator()(const KeyValuePair<K, T>& a, const KeyValuePair<K, T>& b) const {
+    template <class T, class K> CSIM_CUB KeyValuePair<K, T> operator()(const KeyValuePair<K, T>& a,
+            const KeyValuePair<K, T>& b) const {
         return b.value > a.value || (b.value == a.value && b.key < a.key) ? b : a;
     }
 };
 struct ArgMin {
-    template <class T, class K> CSIM_CUB KeyValuePair<K, T> operator()(const KeyValuePair<K, T>& a, const KeyValuePair<K, T>& b) const {
+    template <class T, class K> CSIM_CUB KeyValuePair<K, T> operator()(const KeyValuePair<K, T>& a,
+            const KeyValuePair<K, T>& b) const {
         return b.value < a.value || (b.value == a.value && b.key < a.key) ? b : a;
     }
 };
@@ -118,7 +120,9 @@ template <int N, class T, class OP> CSIM_CUB T ThreadReduce(const T (&items)[N],
 enum CacheLoadModifier { LOAD_DEFAULT, LOAD_CA, LOAD_CG, LOAD_CS, LOAD_CV, LOAD_LDG, LOAD_VOLATILE };
 enum CacheStoreModifier { STORE_DEFAULT, STORE_WB, STORE_CG, STORE_CS, STORE_WT, STORE_VOLATILE };
 template <CacheLoadModifier = LOAD_DEFAULT, class IT> CSIM_CUB auto ThreadLoad(IT p) { return *p; }
-template <CacheStoreModifier = STORE_DEFAULT, class IT, class T> CSIM_CUB void ThreadStore(IT p, T value) { *p = value; }
+template <CacheStoreModifier = STORE_DEFAULT, class IT, class T> CSIM_CUB void ThreadStore(IT p, T value) {
+    *p = value;
+}
 
 // ---- iterators without memory behind them
 template <class T, class OFFSET = ptrdiff_t> class CountingInputIterator {

@@ -13,12 +13,20 @@ template <class T, int X, int N, bool = false, int Y = 1, int Z = 1, int = 0> cl
     };
     CSIM_CUB BlockExchange(TempStorage& temp) : temp_(temp) {}
 
-    template <class U> CSIM_CUB void StripedToBlocked(const T (&in)[N], U (&out)[N]) { move(in, out, &striped, &blocked); }
-    template <class U> CSIM_CUB void BlockedToStriped(const T (&in)[N], U (&out)[N]) { move(in, out, &blocked, &striped); }
+    template <class U> CSIM_CUB void StripedToBlocked(const T (&in)[N], U (&out)[N]) {
+        move(in, out, &striped, &blocked);
+    }
+    template <class U> CSIM_CUB void BlockedToStriped(const T (&in)[N], U (&out)[N]) {
+        move(in, out, &blocked, &striped);
+    }
     CSIM_CUB void StripedToBlocked(T (&items)[N]) { move(items, items, &striped, &blocked); }
     CSIM_CUB void BlockedToStriped(T (&items)[N]) { move(items, items, &blocked, &striped); }
-    template <class R> CSIM_CUB void ScatterToBlocked(T (&items)[N], const R (&ranks)[N]) { scatter(items, ranks, &blocked); }
-    template <class R> CSIM_CUB void ScatterToStriped(T (&items)[N], const R (&ranks)[N]) { scatter(items, ranks, &striped); }
+    template <class R> CSIM_CUB void ScatterToBlocked(T (&items)[N], const R (&ranks)[N]) {
+        scatter(items, ranks, &blocked);
+    }
+    template <class R> CSIM_CUB void ScatterToStriped(T (&items)[N], const R (&ranks)[N]) {
+        scatter(items, ranks, &striped);
+    }
 
  private:
     CSIM_CUB static int blocked(int thread, int i) { return thread * N + i; }

@@ -40,7 +40,8 @@ CSIM_CUB void LoadDirectStriped(int thread, IT from, T (&items)[N], int valid, D
     LoadDirectStriped<THREADS>(thread, from, items, valid);
 }
 
-template <class T, int X, int N, BlockLoadAlgorithm A = BLOCK_LOAD_DIRECT, int Y = 1, int Z = 1, int = 0> class BlockLoad {
+template <class T, int X, int N, BlockLoadAlgorithm A = BLOCK_LOAD_DIRECT, int Y = 1, int Z = 1,
+        int = 0> class BlockLoad {
     static constexpr int THREADS = X * Y * Z;
 
  public:

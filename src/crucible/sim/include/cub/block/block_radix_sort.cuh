@@ -6,7 +6,8 @@
 #include "cub/util.cuh"
 
 namespace cub {
-template <class KEY, int X, int N, class VALUE = NullType, int = 4, bool = true, int = 0, int = 0, int Y = 1, int Z = 1, int = 0>
+template <class KEY, int X, int N, class VALUE = NullType, int = 4, bool = true, int = 0, int = 0, int Y = 1,
+        int Z = 1, int = 0>
 class BlockRadixSort {
     static constexpr int THREADS = X * Y * Z, COUNT = THREADS * N, BITS = sizeof(KEY) * 8;
     static constexpr bool KEYS_ONLY = std::is_same_v<VALUE, NullType>;
@@ -20,7 +21,9 @@ class BlockRadixSort {
     CSIM_CUB BlockRadixSort(TempStorage& temp) : temp_(temp) {}
 
     CSIM_CUB void Sort(KEY (&keys)[N], int begin = 0, int end = BITS) { run<false, false>(keys, none_, begin, end); }
-    CSIM_CUB void SortDescending(KEY (&keys)[N], int begin = 0, int end = BITS) { run<true, false>(keys, none_, begin, end); }
+    CSIM_CUB void SortDescending(KEY (&keys)[N], int begin = 0, int end = BITS) {
+        run<true, false>(keys, none_, begin, end);
+    }
     CSIM_CUB void SortBlockedToStriped(KEY (&keys)[N], int begin = 0, int end = BITS) {
         run<false, true>(keys, none_, begin, end);
     }

@@ -8,6 +8,7 @@ enum BlockScanAlgorithm { BLOCK_SCAN_RAKING, BLOCK_SCAN_RAKING_MEMOIZE, BLOCK_SC
 
 template <class T, int X, BlockScanAlgorithm = BLOCK_SCAN_RAKING, int Y = 1, int Z = 1, int = 0> class BlockScan {
     static constexpr int THREADS = X * Y * Z, WARPS = (THREADS + 31) / 32;
+    template <class F> using if_callback = std::enable_if_t<std::is_class_v<F> && !std::is_same_v<F, T>>;
 
  public:
     struct TempStorage {
@@ -41,30 +42,30 @@ template <class T, int X, BlockScanAlgorithm = BLOCK_SCAN_RAKING, int Y = 1, int
     }
     // `callback` is asked once, by the first warp, for what precedes this block's items.
     template <class OP, class CALLBACK>
-    CSIM_CUB std::enable_if_t<!std::is_convertible_v<CALLBACK, T>> InclusiveScan(T input, T& output, OP op, CALLBACK& callback) {
+    CSIM_CUB std::enable_if_t<!std::is_convertible_v<CALLBACK, T>> InclusiveScan(T input, T& output, OP op,
+            CALLBACK& callback) {
         Parts parts = scan(input, op);
         output = op(ask(callback, parts.aggregate), parts.inclusive);
     }
     template <class OP, class CALLBACK>
-    CSIM_CUB std::enable_if_t<!std::is_convertible_v<OP, T>> ExclusiveScan(T input, T& output, OP op, CALLBACK& callback) {
+    CSIM_CUB std::enable_if_t<!std::is_convertible_v<OP, T>> ExclusiveScan(T input, T& output, OP op,
+            CALLBACK& callback) {
         Parts parts = scan(input, op);
         T before = ask(callback, parts.aggregate);
         output = thread() == 0 ? before : op(before, parts.exclusive);
     }
     CSIM_CUB void InclusiveSum(T input, T& output) { InclusiveScan(input, output, cub::Sum()); }
-    CSIM_CUB void InclusiveSum(T input, T& output, T& aggregate) { InclusiveScan(input, output, cub::Sum(), aggregate); }
-    template <class CALLBACK>
-    CSIM_CUB std::enable_if_t<std::is_class_v<CALLBACK> && !std::is_same_v<CALLBACK, T>> InclusiveSum(T input, T& output,
-                                                                                                    CALLBACK& callback) {
+    CSIM_CUB void InclusiveSum(T input, T& output, T& aggregate) {
+        InclusiveScan(input, output, cub::Sum(), aggregate);
+    }
+    template <class CALLBACK> CSIM_CUB if_callback<CALLBACK> InclusiveSum(T input, T& output, CALLBACK& callback) {
         InclusiveScan(input, output, cub::Sum(), callback);
     }
     CSIM_CUB void ExclusiveSum(T input, T& output) { ExclusiveScan(input, output, T{}, cub::Sum()); }
     CSIM_CUB void ExclusiveSum(T input, T& output, T& aggregate) {
         ExclusiveScan(input, output, T{}, cub::Sum(), aggregate);
     }
-    template <class CALLBACK>
-    CSIM_CUB std::enable_if_t<std::is_class_v<CALLBACK> && !std::is_same_v<CALLBACK, T>> ExclusiveSum(T input, T& output,
-                                                                                                    CALLBACK& callback) {
+    template <class CALLBACK> CSIM_CUB if_callback<CALLBACK> ExclusiveSum(T input, T& output, CALLBACK& callback) {
         ExclusiveScan(input, output, cub::Sum(), callback);
     }
 
@@ -95,7 +96,9 @@ template <class T, int X, BlockScanAlgorithm = BLOCK_SCAN_RAKING, int Y = 1, int
         T aggregate;
         ExclusiveScan(input, output, initial, op, aggregate);
     }
-    template <int N> CSIM_CUB void InclusiveSum(T (&input)[N], T (&output)[N]) { InclusiveScan(input, output, cub::Sum()); }
+    template <int N> CSIM_CUB void InclusiveSum(T (&input)[N], T (&output)[N]) {
+        InclusiveScan(input, output, cub::Sum());
+    }
     template <int N> CSIM_CUB void InclusiveSum(T (&input)[N], T (&output)[N], T& aggregate) {
         InclusiveScan(input, output, cub::Sum(), aggregate);
     }

@@ -1,4 +1,4 @@
-// cub::DeviceRadixSort on plain pointers: a checked kernel copies the items, then each is put where a stable sort has it.
+// cub::DeviceRadixSort on plain pointers: a checked kernel copies the items, then they are sorted where they lie.
 #pragma once
 
 #include <algorithm>
@@ -21,20 +21,24 @@ struct DeviceRadixSort {
     template <class K, class N>
     static cudaError_t SortKeys(void* temp, size_t& bytes, const K* in, K* out, N count, int begin = 0,
                                 int end = sizeof(K) * 8, cudaStream_t stream = 0) {
-        return sort<false>(temp, bytes, in, out, (const NullType*)nullptr, (NullType*)nullptr, count, begin, end, stream);
+        return sort<false>(temp, bytes, in, out, (const NullType*)nullptr, (NullType*)nullptr, count, begin, end,
+                stream);
     }
     template <class K, class N>
     static cudaError_t SortKeysDescending(void* temp, size_t& bytes, const K* in, K* out, N count, int begin = 0,
                                           int end = sizeof(K) * 8, cudaStream_t stream = 0) {
-        return sort<true>(temp, bytes, in, out, (const NullType*)nullptr, (NullType*)nullptr, count, begin, end, stream);
+        return sort<true>(temp, bytes, in, out, (const NullType*)nullptr, (NullType*)nullptr, count, begin, end,
+                stream);
     }
     template <class K, class V, class N>
-    static cudaError_t SortPairs(void* temp, size_t& bytes, const K* in, K* out, const V* values, V* values_out, N count,
+    static cudaError_t SortPairs(void* temp, size_t& bytes, const K* in, K* out, const V* values, V* values_out,
+            N count,
                                  int begin = 0, int end = sizeof(K) * 8, cudaStream_t stream = 0) {
         return sort<false>(temp, bytes, in, out, values, values_out, count, begin, end, stream);
     }
     template <class K, class V, class N>
-    static cudaError_t SortPairsDescending(void* temp, size_t& bytes, const K* in, K* out, const V* values, V* values_out,
+    static cudaError_t SortPairsDescending(void* temp, size_t& bytes, const K* in, K* out, const V* values,
+            V* values_out,
                                            N count, int begin = 0, int end = sizeof(K) * 8, cudaStream_t stream = 0) {
         return sort<true>(temp, bytes, in, out, values, values_out, count, begin, end, stream);
     }
@@ -56,7 +60,8 @@ struct DeviceRadixSort {
         for (N i = 0; i < count; ++i) order[(size_t)i] = i;
         std::vector<K> keys(out, out + count);
         std::stable_sort(order.begin(), order.end(), [&](N a, N b) {
-            uint64_t x = detail::radix_bits(keys[(size_t)a], begin, end), y = detail::radix_bits(keys[(size_t)b], begin, end);
+            uint64_t x = detail::radix_bits(keys[(size_t)a], begin, end), y = detail::radix_bits(keys[(size_t)b],
+                    begin, end);
             return DESCENDING ? x > y : x < y;
         });
         for (N i = 0; i < count; ++i) out[i] = keys[(size_t)order[(size_t)i]];

@@ -6,7 +6,8 @@
 namespace cub {
 struct DeviceReduce {
     template <class IN, class OUT, class OP, class T, class N>
-    static cudaError_t Reduce(void* temp, size_t& bytes, IN in, OUT out, N count, OP op, T initial, cudaStream_t stream = 0) {
+    static cudaError_t Reduce(void* temp, size_t& bytes, IN in, OUT out, N count, OP op, T initial,
+            cudaStream_t stream = 0) {
         if (detail::asks_for_size(temp, bytes)) return cudaSuccess;
         return detail::run_as_kernel("cub::DeviceReduce", stream, [=] {
             T total = initial;
@@ -51,7 +52,8 @@ struct DeviceReduce {
 
 struct DeviceSegmentedReduce {
     template <class IN, class OUT, class B, class E, class OP, class T>
-    static cudaError_t Reduce(void* temp, size_t& bytes, IN in, OUT out, int segments, B begins, E ends, OP op, T initial,
+    static cudaError_t Reduce(void* temp, size_t& bytes, IN in, OUT out, int segments, B begins, E ends, OP op,
+            T initial,
                               cudaStream_t stream = 0) {
         if (detail::asks_for_size(temp, bytes)) return cudaSuccess;
         return detail::run_as_kernel("cub::DeviceSegmentedReduce", stream, [=] {
@@ -63,16 +65,19 @@ struct DeviceSegmentedReduce {
         });
     }
     template <class IN, class OUT, class B, class E>
-    static cudaError_t Sum(void* temp, size_t& bytes, IN in, OUT out, int segments, B begins, E ends, cudaStream_t s = 0) {
+    static cudaError_t Sum(void* temp, size_t& bytes, IN in, OUT out, int segments, B begins, E ends,
+            cudaStream_t s = 0) {
         return Reduce(temp, bytes, in, out, segments, begins, ends, cub::Sum(), detail::value_of<IN>(0), s);
     }
     template <class IN, class OUT, class B, class E>
-    static cudaError_t Max(void* temp, size_t& bytes, IN in, OUT out, int segments, B begins, E ends, cudaStream_t s = 0) {
+    static cudaError_t Max(void* temp, size_t& bytes, IN in, OUT out, int segments, B begins, E ends,
+            cudaStream_t s = 0) {
         using T = detail::value_of<IN>;
         return Reduce(temp, bytes, in, out, segments, begins, ends, cub::Max(), std::numeric_limits<T>::lowest(), s);
     }
     template <class IN, class OUT, class B, class E>
-    static cudaError_t Min(void* temp, size_t& bytes, IN in, OUT out, int segments, B begins, E ends, cudaStream_t s = 0) {
+    static cudaError_t Min(void* temp, size_t& bytes, IN in, OUT out, int segments, B begins, E ends,
+            cudaStream_t s = 0) {
         using T = detail::value_of<IN>;
         return Reduce(temp, bytes, in, out, segments, begins, ends, cub::Min(), std::numeric_limits<T>::max(), s);
     }

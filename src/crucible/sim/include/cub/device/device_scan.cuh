@@ -19,7 +19,8 @@ struct DeviceScan {
         });
     }
     template <class IN, class OUT, class OP, class N>
-    static cudaError_t InclusiveScan(void* temp, size_t& bytes, IN in, OUT out, OP op, N count, cudaStream_t stream = 0) {
+    static cudaError_t InclusiveScan(void* temp, size_t& bytes, IN in, OUT out, OP op, N count,
+            cudaStream_t stream = 0) {
         if (detail::asks_for_size(temp, bytes)) return cudaSuccess;
         return detail::run_as_kernel("cub::DeviceScan", stream, [=] {
             if (count == 0) return;

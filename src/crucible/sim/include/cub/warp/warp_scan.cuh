@@ -44,7 +44,9 @@ template <class T, int LOGICAL = 32, int = 0> class WarpScan {
         exclusive = __shfl_up_sync(mask(), inclusive, 1, LOGICAL);
     }
     CSIM_CUB void InclusiveSum(T input, T& output) { InclusiveScan(input, output, cub::Sum()); }
-    CSIM_CUB void InclusiveSum(T input, T& output, T& aggregate) { InclusiveScan(input, output, cub::Sum(), aggregate); }
+    CSIM_CUB void InclusiveSum(T input, T& output, T& aggregate) {
+        InclusiveScan(input, output, cub::Sum(), aggregate);
+    }
     CSIM_CUB void ExclusiveSum(T input, T& output) { ExclusiveScan(input, output, T{}, cub::Sum()); }
     CSIM_CUB void ExclusiveSum(T input, T& output, T& aggregate) {
         ExclusiveScan(input, output, T{}, cub::Sum(), aggregate);

@@ -1,0 +1,50 @@
+"""Every candidate of tests/candidates against its reference in the simulator: the right verdict for the right reason."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import crucible
+
+SEED = 3
+
+
+def _manifest() -> ModuleType:
+    path = Path(__file__).parents[1] / "candidates" / "manifest.py"
+    spec = importlib.util.spec_from_file_location("candidate_manifest", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+ENTRIES = [e for e in _manifest().EXPECTATIONS if e.simulator]
+CASES = [pytest.param(e, id=e.name, marks=[pytest.mark.quick] if e.quick else []) for e in ENTRIES]
+
+
+@pytest.mark.parametrize("entry", CASES)
+def test_candidate(entry, tmp_path):
+    """The proof says what the manifest expects of it, and says it in words."""
+    proof = crucible.prove(
+        entry.reference, entry.materialise(tmp_path), **{"device": "sim", "seed": SEED, **entry.options}
+    )
+    said = f"{proof.verdict}: {proof.reason.code}: {proof.reason.message}" if proof.reason else proof.verdict
+    assert proof.verdict == entry.verdict, said
+    if entry.codes:
+        assert proof.reason is not None and proof.reason.code in entry.codes, said
+        assert len(proof.reason.message) > 20 and "Traceback" not in proof.reason.message
+    assert entry.warnings <= {w.code for w in proof.warnings}, [w.code for w in proof.warnings]
+
+
+def test_the_manifest_covers_what_was_promised():
+    """Twelve right candidates, forty broken ones and every cheat with a check of its own."""
+    kinds = [e.kind for e in ENTRIES]
+    assert kinds.count("correct") >= 12 and kinds.count("broken") >= 40
+    cheats = {code for e in ENTRIES if e.kind == "cheats" for code in (*e.codes, *e.warnings)}
+    assert cheats >= set(_manifest().CHECK_OF and [c for c, check in _manifest().CHECK_OF.items() if check == "honesty"])
