@@ -6,7 +6,18 @@ import math
 
 import torch
 
-from crucible.prove.compare import FINITE, NAN, UNJUDGED, Error, expectations, judge, measure, slack
+from crucible.prove.compare import (
+    FINITE,
+    NAN,
+    OVERFLOW,
+    POSITIVE_INF,
+    UNJUDGED,
+    Error,
+    expectations,
+    judge,
+    measure,
+    slack,
+)
 
 
 def noise(x, size, seed=0):
@@ -54,8 +65,8 @@ def test_nan_and_inf_are_demanded_where_truth_and_eager_have_them():
     truth = torch.tensor([1.0, math.nan, math.inf, 1e40, 2.0], dtype=torch.float64)
     eager = torch.tensor([1.0, math.nan, math.inf, math.inf, math.nan])
     mask = expectations(truth, eager)
-    assert mask is not None and mask.tolist() == [FINITE, NAN, 3, 3, UNJUDGED]
-    good = torch.tensor([1.0, math.nan, math.inf, math.inf, 5.0])
+    assert mask is not None and mask.tolist() == [FINITE, NAN, POSITIVE_INF, OVERFLOW, UNJUDGED]
+    good = torch.tensor([1.0, math.nan, math.inf, -math.inf, 5.0])
     assert judge(truth, good, Error(), torch.float32, mask).ok
     bad = torch.tensor([1.0, 0.0, math.inf, math.inf, 5.0])
     judged = judge(truth, bad, Error(), torch.float32, mask)

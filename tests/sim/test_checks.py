@@ -78,6 +78,11 @@ def test_far_away(kernels):
     assert report["bytes_past"] == 4 * (1000000 - 31)
 
 
+def test_far_before(kernels):
+    report = expect(kernels, "out_of_bounds", "far_before", 1, 2, {"x": f(32), "y": f(32), "n": 32})
+    assert report["tensor"] == "x" and report["bytes_past"] == 80000000000
+
+
 def test_vector_tail(kernels):
     report = expect(kernels, "out_of_bounds", "vector_tail", 1, 32, {"x": f(98), "y": f(98), "n": 98})
     assert report["tensor"] == "x" and report["bytes_past"] == 8
@@ -130,6 +135,10 @@ def test_shared_unwritten(kernels):
     assert sim.suspects()[0]["tensor"] == "s"
 
 
+def test_bins_not_cleared(kernels):
+    expect(kernels, "uninitialised_read", "bins_not_cleared", 1, 32, [np.arange(32, dtype=np.int32), np.zeros(8, "f")])
+
+
 def test_atomic_unwritten(kernels):
     expect(kernels, "uninitialised_read", "atomic_unwritten", 1, 4, [sim.DeviceArray(4, np.int32)])
 
@@ -145,6 +154,7 @@ def test_atomic_unwritten(kernels):
         ("zero_no_barrier", 64, lambda: [f(64), f(64)]),
         ("different_values", 64, lambda: [np.zeros(64, np.int32)]),
         ("half_warp_sync", 32, lambda: [f(32), f(32)]),
+        ("announced_too_early", 64, lambda: [f(32), f(32)]),
         ("halves_race", 64, lambda: [f(64).astype(np.float16), f(64).astype(np.float16)]),
     ],
 )
@@ -215,6 +225,8 @@ def test_device_assert_trap_and_grid_sync(kernels):
     expect(kernels, "launch_error", "traps", 1, 1, [i32(1), i32(0)])
     sim.reset()
     expect(kernels, "launch_error", "grid_sync_without", 1, 1, [f(1)])
+    sim.reset()
+    expect(kernels, "launch_error", "launches_a_kernel", 1, 1, [i32(0)])
 
 
 def test_shared_memory_limit(kernels):

@@ -13,7 +13,7 @@ KERNELS = [
     "group_norm", "transpose", "histogram", "last_block_sum", "look_back_scan", "chained_blocks", "spin_lock",
     "grid_barrier", "warp_exchange", "producer_consumer", "bytes_and_halves", "same_value", "maxima", "votes",
     "early_exit", "vectors", "device_globals", "ragged_tile", "counts", "relay", "flat_walk",
-    "swap_loops",
+    "swap_loops", "convolve", "announce", "shuffle_types",
 ]  # fmt: skip
 
 rng = np.random.default_rng(0)
@@ -111,6 +111,19 @@ def test_producer_consumer(kernels):
     np.testing.assert_array_equal(y[:320].reshape(5, 64), x[:, ::-1])
 
 
+def test_announce(kernels):
+    x, y = floats(7, 32), np.zeros((7, 32), np.float32)
+    kernels("announce", 1, 64, [x, y, 7])
+    np.testing.assert_array_equal(y, x[:, ::-1])
+
+
+def test_shuffle_types(kernels):
+    x, y, lane = rng.standard_normal(32), np.zeros(32), np.arange(32)
+    kernels("shuffle_types", 1, 32, [x, y])
+    expected = np.append(x[1:], x[31]) + (lane ^ 3) + np.where(lane >= 2, lane - 2, lane) + 7 + lane // 8 * 8 + 5 + 31
+    np.testing.assert_allclose(y, expected)
+
+
 def test_bytes_and_halves(kernels):
     a, b = rng.integers(0, 255, 203, dtype=np.uint8), np.zeros(203, np.uint8)
     h, g = floats(203).astype(np.float16), np.zeros(203, np.float16)
@@ -162,6 +175,15 @@ def test_vectors_and_constants(kernels):
     weights[:] = [1, 2, 3, 4]
     kernels("vectors", 3, 128, [x, y, 300])
     np.testing.assert_array_equal(y, x * np.array([1, 2, 3, 4], np.float32))
+
+
+def test_constant_memory(kernels):
+    x, y, weights = floats(9, 7), np.zeros((9, 7), np.float32), floats(3, 3)
+    (ctypes.c_float * 9).in_dll(kernels._lib, "filter")[:] = weights.ravel().tolist()
+    kernels("convolve", 1, 64, [x, y, 9, 7])
+    padded = np.pad(x, 1)
+    expected = sum(weights[i, j] * padded[i : i + 9, j : j + 7] for i in range(3) for j in range(3))
+    np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_device_globals(kernels):

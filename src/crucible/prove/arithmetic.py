@@ -62,8 +62,8 @@ class TF32Operands(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def sequential_sum(x: torch.Tensor, dims: list[int]) -> torch.Tensor:
-    """Sum over ``dims`` (kept with size 1), one term after the other in float32."""
+def sequential_sum(x: torch.Tensor, dims: list[int], *, backwards: bool = False) -> torch.Tensor:
+    """Sum over ``dims`` (kept with size 1), one term after the other in float32, first to last or last to first."""
     work = torch.promote_types(x.dtype, torch.float32)
     dims = [d % x.dim() for d in dims] if dims else list(range(x.dim()))
     kept = [d for d in range(x.dim()) if d not in dims]
@@ -72,6 +72,8 @@ def sequential_sum(x: torch.Tensor, dims: list[int]) -> torch.Tensor:
     if terms.shape[0] == 0 or terms.numel() == 0:
         return torch.zeros(shape, dtype=work)
     flat = terms.reshape(terms.shape[0], -1).numpy()
+    if backwards:
+        flat = flat[::-1]
     while flat.shape[0] > 1:
         chunks = [flat[i : i + LONGEST_CHAIN] for i in range(0, flat.shape[0], LONGEST_CHAIN)]
         with np.errstate(all="ignore"):
@@ -120,11 +122,13 @@ class SequentialSums(TorchDispatchMode):
     """Contractions and sums with the terms added one after the other in float32 (CPU only).
 
     That is what a straightforward kernel does: one thread an output element, one running total. A CPU library adds in
-    blocks and vectors and is several times more accurate, which would be an unfair yardstick for a GPU kernel.
+    blocks and vectors and is several times more accurate, which would be an unfair yardstick for a GPU kernel. Where terms
+    differ much in size the order decides, and nobody owes us one: ``backwards`` adds from the last to the first.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, backwards: bool = False) -> None:
         super().__init__()
+        self.backwards = backwards
         self.decompositions = _decompositions()
         self.used = False
 
@@ -133,7 +137,7 @@ class SequentialSums(TorchDispatchMode):
         handler = _SEQUENTIAL.get(func)
         if handler is not None and isinstance(args[0], torch.Tensor) and args[0].dtype in _NARROW:
             self.used = True
-            return handler(*args, **kwargs)
+            return handler(_Sums(self.backwards), *args, **kwargs)
         if func in self.decompositions:
             with self:
                 return self.decompositions[func](*args, **kwargs)
@@ -143,7 +147,21 @@ class SequentialSums(TorchDispatchMode):
 _NARROW = (torch.float32, torch.float16, torch.bfloat16)
 
 
+class _Sums:
+    """The two ways of adding that the handlers below need, in the order of the mode."""
+
+    def __init__(self, backwards: bool) -> None:
+        self.backwards = backwards
+
+    def product(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return products.sequential_product(a, b, backwards=self.backwards)
+
+    def sum(self, x: torch.Tensor, dims: list[int]) -> torch.Tensor:
+        return sequential_sum(x, dims, backwards=self.backwards)
+
+
 def _convolution(
+    how: _Sums,
     x: Any,
     w: Any,
     bias: Any,
@@ -165,15 +183,16 @@ def _convolution(
             + 1
             for i in range(n)
         ]
-        y = products.convolve_transposed(x, w, stride, padding, dilation, groups, size, products.sequential_product)
+        y = products.convolve_transposed(x, w, stride, padding, dilation, groups, size, how.product)
     else:
-        y = products.convolve(x, w, stride, padding, dilation, groups, products.sequential_product)
+        y = products.convolve(x, w, stride, padding, dilation, groups, how.product)
     if bias is not None:
         y = y + bias.reshape(1, -1, *[1] * n)
     return y.to(x.dtype)
 
 
 def _convolution_backward(
+    how: _Sums,
     grad: Any,
     x: Any,
     w: Any,
@@ -188,7 +207,7 @@ def _convolution_backward(
 ) -> Any:
     n = w.dim() - 2
     stride, padding, dilation = _full(stride, n), _full(padding, n), _full(dilation, n)
-    product, dx, dw, db = products.sequential_product, None, None, None
+    product, dx, dw, db = how.product, None, None, None
     if mask[0] and transposed:
         dx = products.convolve(grad, w, stride, padding, dilation, groups, product)
         every: list[slice] = [slice(None), slice(None)]
@@ -200,7 +219,7 @@ def _convolution_backward(
         kernel = w.shape[2:]
         dw = products.weight_gradient(image, positions, kernel, stride, padding, dilation, groups, product).to(w.dtype)
     if mask[2]:
-        db = sequential_sum(grad, [0, *range(2, grad.dim())]).reshape(-1).to(grad.dtype)
+        db = how.sum(grad, [0, *range(2, grad.dim())]).reshape(-1).to(grad.dtype)
     return dx, dw, db
 
 
@@ -208,20 +227,20 @@ def _full(value: Any, n: int) -> list[int]:
     return list(value) * n if len(value) == 1 else list(value)
 
 
-def _mm(a: Any, b: Any) -> torch.Tensor:
-    return products.sequential_product(a[None], b[None])[0].to(a.dtype)
+def _mm(how: _Sums, a: Any, b: Any) -> torch.Tensor:
+    return how.product(a[None], b[None])[0].to(a.dtype)
 
 
-def _bmm(a: Any, b: Any) -> torch.Tensor:
-    return products.sequential_product(a, b).to(a.dtype)
+def _bmm(how: _Sums, a: Any, b: Any) -> torch.Tensor:
+    return how.product(a, b).to(a.dtype)
 
 
-def _addmm(c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> torch.Tensor:
-    return (products.sequential_product(a[None], b[None])[0] * alpha + beta * c).to(a.dtype)
+def _addmm(how: _Sums, c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> torch.Tensor:
+    return (how.product(a[None], b[None])[0] * alpha + beta * c).to(a.dtype)
 
 
-def _baddbmm(c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> torch.Tensor:
-    return (products.sequential_product(a, b) * alpha + beta * c).to(a.dtype)
+def _baddbmm(how: _Sums, c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> torch.Tensor:
+    return (how.product(a, b) * alpha + beta * c).to(a.dtype)
 
 
 def _shaped(total: torch.Tensor, x: torch.Tensor, dims: Any, keepdim: bool, dtype: Any) -> torch.Tensor:
@@ -231,12 +250,12 @@ def _shaped(total: torch.Tensor, x: torch.Tensor, dims: Any, keepdim: bool, dtyp
     return total.to(dtype or x.dtype)
 
 
-def _sum(x: Any, dims: Any = None, keepdim: bool = False, *, dtype: Any = None) -> torch.Tensor:
-    return _shaped(sequential_sum(x, list(dims or [])), x, dims, keepdim, dtype)
+def _sum(how: _Sums, x: Any, dims: Any = None, keepdim: bool = False, *, dtype: Any = None) -> torch.Tensor:
+    return _shaped(how.sum(x, list(dims or [])), x, dims, keepdim, dtype)
 
 
-def _sum_all(x: Any, *, dtype: Any = None) -> torch.Tensor:
-    return _sum(x, None, dtype=dtype)
+def _sum_all(how: _Sums, x: Any, *, dtype: Any = None) -> torch.Tensor:
+    return _sum(how, x, None, dtype=dtype)
 
 
 def _count(x: torch.Tensor, dims: Any) -> int:
@@ -246,40 +265,42 @@ def _count(x: torch.Tensor, dims: Any) -> int:
     return count
 
 
-def _mean(x: Any, dims: Any = None, keepdim: bool = False, *, dtype: Any = None) -> torch.Tensor:
-    return _shaped(sequential_sum(x, list(dims or [])) / _count(x, dims), x, dims, keepdim, dtype)
+def _mean(how: _Sums, x: Any, dims: Any = None, keepdim: bool = False, *, dtype: Any = None) -> torch.Tensor:
+    return _shaped(how.sum(x, list(dims or [])) / _count(x, dims), x, dims, keepdim, dtype)
 
 
-def _mean_all(x: Any, *, dtype: Any = None) -> torch.Tensor:
-    return _mean(x, None, dtype=dtype)
+def _mean_all(how: _Sums, x: Any, *, dtype: Any = None) -> torch.Tensor:
+    return _mean(how, x, None, dtype=dtype)
 
 
-def _var_mean(x: Any, dims: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
+def _var_mean(how: _Sums, x: Any, dims: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
     n = _count(x, dims)
-    mean = sequential_sum(x, list(dims or [])) / n
-    squares = sequential_sum((x - mean) ** 2, list(dims or []))
+    mean = how.sum(x, list(dims or [])) / n
+    squares = how.sum((x - mean) ** 2, list(dims or []))
     var = squares / max(n - (1 if correction is None else correction), 0) if n else squares
     return _shaped(var, x, dims, keepdim, None), _shaped(mean, x, dims, keepdim, None)
 
 
-def _var(x: Any, dims: Any = None, *, correction: Any = None, keepdim: bool = False) -> torch.Tensor:
-    result: torch.Tensor = _var_mean(x, dims, correction=correction, keepdim=keepdim)[0]
+def _var(how: _Sums, x: Any, dims: Any = None, *, correction: Any = None, keepdim: bool = False) -> torch.Tensor:
+    result: torch.Tensor = _var_mean(how, x, dims, correction=correction, keepdim=keepdim)[0]
     return result
 
 
-def _cumsum(x: Any, dim: int, *, dtype: Any = None) -> torch.Tensor:
+def _cumsum(how: _Sums, x: Any, dim: int, *, dtype: Any = None) -> torch.Tensor:
     work = torch.promote_types(x.dtype, torch.float32)
     with np.errstate(all="ignore"):
-        summed = np.add.accumulate(x.detach().to(work).numpy(), axis=dim)
+        summed = np.add.accumulate(x.detach().to(work).numpy(), axis=dim)  # a prefix sum has its order
     return torch.from_numpy(summed).to(dtype or x.dtype)
 
 
-def _vector_norm(x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> torch.Tensor:
+def _vector_norm(
+    how: _Sums, x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> torch.Tensor:
     dims = list(dim) if dim is not None else []
     if ord != 2:
         result: torch.Tensor = aten.linalg_vector_norm.default(x, ord, dim, keepdim, dtype=dtype)
         return result
-    return _shaped(sequential_sum(x.float() ** 2, dims).sqrt(), x, dims, keepdim, dtype)
+    return _shaped(how.sum(x.float() ** 2, dims).sqrt(), x, dims, keepdim, dtype)
 
 
 _SEQUENTIAL: dict[Any, Any] = {

@@ -25,8 +25,14 @@ CLASS_BITS = 8  # width of a magnitude class, in powers of two
 CLASS_MEMBERS = 32  # a class with fewer elements is too small to be judged alone
 
 # Codes of the mask that says what an element must be (see ``expectations``).
-FINITE, UNJUDGED, NAN, POSITIVE_INF, NEGATIVE_INF = range(5)
-CLASS_NAMES = {FINITE: "a finite number", NAN: "nan", POSITIVE_INF: "inf", NEGATIVE_INF: "-inf"}
+FINITE, UNJUDGED, NAN, POSITIVE_INF, NEGATIVE_INF, OVERFLOW = range(6)
+CLASS_NAMES = {
+    FINITE: "a finite number",
+    NAN: "nan",
+    POSITIVE_INF: "inf",
+    NEGATIVE_INF: "-inf",
+    OVERFLOW: "inf or nan (the value is beyond the dtype)",
+}
 
 
 def eps_of(dtype: torch.dtype) -> float:
@@ -80,17 +86,20 @@ def _real(x: torch.Tensor) -> torch.Tensor:
 def scale(truth: torch.Tensor, mask: torch.Tensor | None = None) -> tuple[float, float]:
     """(L2 norm, root mean square) of the judged elements of the truth."""
     flat = _real(truth)
-    largest, count = 0.0, 0
+    total, largest, count = 0.0, 0.0, 0
     for i in range(0, flat.numel(), CHUNK):
-        part = _judged(flat[i : i + CHUNK], mask, i)
+        part = _judged(flat[i : i + CHUNK], mask, i).double()
         count += part.numel()
         if part.numel():
-            largest = max(largest, part.double().abs().max().item())
+            total += torch.dot(part, part).item()
+            largest = max(largest, part.abs().max().item())
     if largest == 0.0 or not math.isfinite(largest):
         return 0.0, 0.0
+    if 1e-280 < total < math.inf:
+        return math.sqrt(total), math.sqrt(total / count)
     total = 0.0
     for i in range(0, flat.numel(), CHUNK):
-        # Scaled by the largest element first: squares of 1e300 would overflow, those of 1e-200 vanish.
+        # Scaled by the largest element first: squares of 1e300 overflow, those of 1e-200 vanish.
         total += (_judged(flat[i : i + CHUNK], mask, i).double() / largest).square().sum().item()
     norm = math.sqrt(total) * largest
     return norm, norm / math.sqrt(count)
@@ -125,14 +134,17 @@ def measure(
         difference = (g[i : i + CHUNK].double() - a).abs_()
         if flat_mask is not None:
             difference = torch.where(flat_mask[i : i + CHUNK] == FINITE, difference, 0.0)
-        # NaN compares false with everything; as an infinite difference it cannot hide.
-        difference = torch.nan_to_num(difference, nan=math.inf, posinf=math.inf)
         if difference.numel() == 0:
             continue
-        total += (difference / unit).square().sum().item()
-        relative = difference / (a.abs() + rms) if rms > 0 else difference
-        relative = torch.nan_to_num(relative, nan=0.0, posinf=math.inf)
+        if not math.isfinite(difference.max().item()):
+            # NaN compares false with everything; as an infinite difference it cannot hide.
+            difference = torch.nan_to_num(difference, nan=math.inf, posinf=math.inf)
+        scaled = difference / unit
+        total += torch.dot(scaled, scaled).item()
+        relative = difference / a.abs().add_(rms) if rms > 0 else difference
         value, at = relative.max(0)
+        if math.isnan(value.item()):  # inf / inf where the truth is infinite and not judged
+            value, at = torch.nan_to_num(relative, nan=0.0, posinf=math.inf).max(0)
         if value.item() > worst or where < 0:
             worst, where = value.item(), i + int(at.item())
         if classes:
@@ -179,7 +191,8 @@ def _measure_exact(t: torch.Tensor, g: torch.Tensor) -> Error:
 def expectations(truth: torch.Tensor, eager: torch.Tensor, *, extreme: bool = False) -> torch.Tensor | None:
     """What each element must be, where that is not simply 'finite and near the truth'; None where it is everywhere.
 
-    nan and inf are demanded where the float64 truth, rounded to the dtype, has them and eager agrees. Where eager
+    nan and inf are demanded where the float64 truth has them and eager agrees. Where the truth is finite but beyond the
+    dtype, either will do: which one, and with which sign, depends on the order in which partial sums overflow. Where eager
     overflowed on the way to a finite truth nothing is demanded: a candidate cannot be blamed for doing no better, nor
     for doing better. With ``extreme`` inputs the same holds for finite values of eager that are off by half or more.
     """
@@ -196,6 +209,7 @@ def expectations(truth: torch.Tensor, eager: torch.Tensor, *, extreme: bool = Fa
     mask[both & rounded.isnan() & flat_eager.isnan()] = NAN
     mask[both & (rounded == math.inf) & (flat_eager == math.inf)] = POSITIVE_INF
     mask[both & (rounded == -math.inf) & (flat_eager == -math.inf)] = NEGATIVE_INF
+    mask[both & torch.isfinite(flat_truth)] = OVERFLOW
     if extreme:
         a, b = flat_truth.double(), flat_eager.double()
         largest = a[finite].abs().max().item() if bool(finite.any()) else 0.0
@@ -213,6 +227,7 @@ def wrong_class(mask: torch.Tensor, got: torch.Tensor) -> tuple[int, str] | None
         ((demanded == NAN) & ~flat.isnan())
         | ((demanded == POSITIVE_INF) & (flat != math.inf))
         | ((demanded == NEGATIVE_INF) & (flat != -math.inf))
+        | ((demanded == OVERFLOW) & torch.isfinite(flat))
     ).nonzero()
     if bad.numel() == 0:
         return None

@@ -60,7 +60,8 @@ def with_values(x: torch.Tensor, values: str, generator: torch.Generator) -> tor
             decades = decades / 2
         return (normal() * 10.0**decades).to(x.dtype)
     if values == "samples":
-        exponents = torch.linspace(-3, 3, max(x.shape[0], 1)) if x.dim() else torch.zeros(1)
+        count = max(x.shape[0], 1) if x.dim() else 1
+        exponents = torch.linspace(-3, 3, count)[torch.randperm(count, generator=generator)]
         return (normal() * (10.0**exponents).reshape(-1, *[1] * (x.dim() - 1))).to(x.dtype)
     if values == "constant":
         return torch.full_like(x, 0.7)

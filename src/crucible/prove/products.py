@@ -14,16 +14,31 @@ import torch.nn.functional as F
 Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-def sequential_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def sequential_product(a: torch.Tensor, b: torch.Tensor, *, backwards: bool = False) -> torch.Tensor:
     """Batched product with the terms added one after the other in float32: what one GPU thread per output does."""
     work = torch.promote_types(a.dtype, torch.float32)
     a, b = a.to(work), b.to(work)
     total = torch.zeros(a.shape[0], a.shape[1], b.shape[2], dtype=work, device=a.device)
     # Terms first and contiguous, so that each step reads two short rows.
-    left, right = a.permute(2, 0, 1).contiguous(), b.permute(1, 0, 2).contiguous()
-    for k in range(left.shape[0]):
+    left, right = a.permute(2, 0, 1).contiguous(), _terms_first(b)
+    steps = range(left.shape[0])
+    for k in reversed(steps) if backwards else steps:
         total.addcmul_(left[k].unsqueeze(2), right[k].unsqueeze(1))
     return total
+
+
+_kept: dict[tuple[int, ...], torch.Tensor] = {}
+
+
+def _terms_first(b: torch.Tensor) -> torch.Tensor:
+    """(terms, groups, columns); the rearranged copy of very large weights is kept: the next case has the same."""
+    if b.numel() < 1 << 22:
+        return b.permute(1, 0, 2).contiguous()
+    key = (b.data_ptr(), b._version, *b.shape, *b.stride())
+    if key not in _kept:
+        _kept.clear()
+        _kept[key] = b.permute(1, 0, 2).contiguous()
+    return _kept[key]
 
 
 def _windows(x: torch.Tensor, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> torch.Tensor:

@@ -93,8 +93,16 @@ class Reference:
             "attributes": attributes(model),
             "tf32": {"convolutions": self.settings.tf32_convolutions, "matmuls": self.settings.tf32_matmuls},
             "operators": self._operators(),
+            "draws_random": {mode: self._draws(mode == "training") for mode in ("training", "eval")},
             "torch": torch.__version__,
         }
+
+    def _draws(self, training: bool) -> bool:
+        """Whether forward() uses torch's random generator."""
+        spec = Spec("randomness", 0, tuple(self.problem.small_sizes), weights="initial", training=training)
+        inputs = generate.make_inputs(self.problem, self.problem.shapes_for(spec.sizes), spec, self.dtype)
+        state = {k: v.detach().clone() for k, v in self.bench.narrow.state_dict().items()}
+        return self.bench.run(state, inputs, None, spec, wide=False).drew_random
 
     def _operators(self) -> list[str]:
         """The ATen operators of one forward, in order: a candidate that calls these wraps the reference."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from crucible import __version__
 from crucible.problem import ProblemError, check_path
-from crucible.prove.checks import all_checks
+from crucible.prove.checks import all_checks, forward
 from crucible.prove.options import Options
 from crucible.prove.proof import Check, Finding, Proof, Refutation, plain
 from crucible.prove.scan import scan_file
@@ -85,6 +85,8 @@ def _run(proof: Proof, reference: Path, candidate: Path, options: Options, say: 
                     session.problem = opened.result()
                     proof.sizes = _sizes(session)
                     proof.environment["tf32"] = session.problem["tf32"]
+                    forward.settle_mode(session)
+                    session.prefetch(next(forward.specs(session)))
                 current["check"] = module.NAME
                 say(module.NAME, "")
                 _one_check(proof, module, session)

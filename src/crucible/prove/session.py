@@ -143,6 +143,7 @@ class Session:
         self.tick = tick or (lambda text: None)
         self.root = _make_root()
         self.cases, self.truths = self.root / "cases", self.root / "truths"
+        self.extensions = self.root / "extensions"
         self.scratch = self.root / "candidate"
         for folder in (self.cases, self.truths, self.scratch, self.root / "reference"):
             folder.mkdir()
@@ -161,7 +162,7 @@ class Session:
         self._stack = contextlib.ExitStack()
         self._reference: Child | None = None
         self._candidate: Child | None = None
-        self._servers: dict[int, Any] = {}
+        self._prefetched: dict[Spec, Future[tuple[dict[str, Any], dict[str, Any]]]] = {}
 
     def __enter__(self) -> Session:
         return self
@@ -259,7 +260,9 @@ class Session:
         if options.device == "sim":
             env.update(self._build_server(scratch))
         elif options.device == "cuda":
-            env["TORCH_EXTENSIONS_DIR"] = str(scratch / "extensions")
+            # One folder for all processes of this proof: the same candidate need not compile a minute more than once.
+            self.extensions.mkdir(exist_ok=True)
+            env["TORCH_EXTENSIONS_DIR"] = str(self.extensions)
             env["MAX_JOBS"] = str(os.cpu_count() or 1)
         try:
             child = self._stack.enter_context(
@@ -267,6 +270,7 @@ class Session:
                     [sys.executable, "-m", "crucible.prove.candidate"],
                     scratch=scratch,
                     readable=[self.cases],
+                    writable=[self.extensions] if options.device == "cuda" else [],
                     hidden=[self.truths, self.reference_path, self.root / "reference"],
                     limits=limits,
                     env=env,
@@ -362,9 +366,16 @@ class Session:
             raise Refused(str(reply["refused"]), bool(reply.get("memory")))
         return reply["case"], reply["truth"]
 
+    def prefetch(self, spec: Spec) -> None:
+        """Have a case made while something else is going on; ``run`` and ``run_all`` will find it."""
+        self._prefetched[spec] = self._reference_thread.submit(self.make, spec)
+
+    def _submit(self, spec: Spec) -> Future[tuple[dict[str, Any], dict[str, Any]]]:
+        return self._prefetched.pop(spec, None) or self._reference_thread.submit(self.make, spec)
+
     def prepare(self, spec: Spec) -> tuple[dict[str, Any], dict[str, Any]]:
         """``make``, in the reference worker's thread, waited for."""
-        return self._reference_thread.submit(self.make, spec).result()
+        return self._submit(spec).result()
 
     def run(self, spec: Spec, **mode: Any) -> Trial:
         """One trial. Raises Refused where the reference does not accept it."""
@@ -379,7 +390,7 @@ class Session:
         def more() -> None:
             spec = next(queue, None)
             if spec is not None:
-                pending.append((spec, self._reference_thread.submit(self.make, spec)))
+                pending.append((spec, self._submit(spec)))
 
         more()
         while pending:
@@ -501,8 +512,8 @@ def _count(shape: Iterable[int]) -> int:
 
 def _file_bytes(problem: dict[str, Any], *, declared: bool = False) -> int:
     """Roughly what one case of the problem weighs, in bytes: at its small sizes, or as declared."""
-    if not problem:
-        return 0
+    if not problem:  # not known yet: both processes start at once
+        return 2 << 30 if declared else 0
     shapes = [d["shape"] if d else None for d in problem["declared"]] if declared else problem["small_shapes"]
     weights = sum(_count(shape) for _, shape, _, _ in problem["state"])
     inputs = sum(_count(s) for s in shapes if s)

@@ -7,7 +7,8 @@ wrong. Its terms, each with its reason:
                  Taken over a few copies of the data that differ by an ulp, because on a tensor of few elements (or few
                  independent ones, such as a mean per sample) a single run may be exact by luck.
 ``sequential``   (simulator only) contractions and sums added one term after the other in float32, which is what one GPU
-                 thread per output does. Eager runs on the CPU there, whose libraries add in blocks: unfairly good.
+                 thread per output does, from the first to the last and from the last to the first. Eager runs on
+                 the CPU there, whose libraries add in blocks: unfairly good.
 ``tf32``         operands of contractions rounded to TF32 with exact sums, where torch's switches permit that:
                  ``torch.backends.cudnn.allow_tf32`` for convolutions, ``torch.backends.cuda.matmul.allow_tf32`` (or
                  ``torch.set_float32_matmul_precision``) for matmuls. Never with ``--precision fp32``.
@@ -196,10 +197,21 @@ def _arithmetic_terms(
             truth.steady = not spec.grads or worst < TF32_STEADY
     if settings.simulated and not spec.brief:
         _measure(truth, "sequential", truth.exact, _sequential(bench, state, inputs, cotangents, spec), spec)
+        if _weight(state, inputs, truth.eager) <= LIGHT:
+            other = _sequential(bench, state, inputs, cotangents, spec, backwards=True)
+            _measure(truth, "sequential", truth.exact, other, spec)
 
 
-def _sequential(bench: Bench, state: State, inputs: list[Any], cotangents: list[Any] | None, spec: Spec) -> Result:
-    with SequentialSums():
+def _sequential(
+    bench: Bench,
+    state: State,
+    inputs: list[Any],
+    cotangents: list[Any] | None,
+    spec: Spec,
+    *,
+    backwards: bool = False,
+) -> Result:
+    with SequentialSums(backwards=backwards):
         return bench.run(state, inputs, cotangents, spec, wide=False)
 
 
@@ -222,8 +234,6 @@ def _perturbed_terms(
         _measure(truth, "conditioning", truth.exact, exact, spec)
         if light and not spec.brief:
             _measure(truth, "eager", exact, bench.run(*moved, spec, wide=False), spec)
-            if settings.simulated and draw == 0:
-                _measure(truth, "sequential", exact, _sequential(bench, *moved, spec), spec)
     if not (spec.steady and light):
         return
     jumps: dict[str, Error] = {}

@@ -126,15 +126,21 @@ mutation(
     gpu=False,
 )
 mutation(
-    "divergent_barrier", "conv_transpose3d_relu_group_norm", "barrier_divergence deadlock",
-    "The barrier stands inside the branch that only half of the threads take.",
+    "divergent_barrier", "conv_transpose2d_gelu_group_norm", "barrier_divergence deadlock",
+    "The barrier stands inside a branch that threads outside the image do not take: they wait at the next one.",
+    ("      __syncthreads();\n      if (oy < g.out_h && ox < g.out_w) {", "      if (oy < g.out_h && ox < g.out_w) {\n        __syncthreads();"),
+    gpu=False,
+)
+mutation(
+    "divergent_barrier_in_tree", "conv_transpose3d_relu_group_norm", "barrier_divergence deadlock race_shared",
+    "The barrier stands inside the branch that half of the threads take; the others run ahead and read too early.",
     ("    if (threadIdx.x < half) scratch[threadIdx.x] += scratch[threadIdx.x + half];\n    __syncthreads();",
      "    if (threadIdx.x < half) {\n      scratch[threadIdx.x] += scratch[threadIdx.x + half];\n      __syncthreads();\n    }"),
     gpu=False,
 )
 mutation(
-    "early_return", "mlp_tiled", "barrier_divergence deadlock",
-    "Threads outside the matrix leave before the barriers that the others wait at.",
+    "early_return", "mlp_tiled", "barrier_divergence deadlock uninitialised_read",
+    "Threads outside the matrix leave before the barriers that the others wait at, and before they have loaded their part.",
     ("  acc_t sum = 0;\n  for (int64_t k0 = 0; k0 < K; k0 += TILE) {",
      "  if (m >= M || n >= N) return;\n  acc_t sum = 0;\n  for (int64_t k0 = 0; k0 < K; k0 += TILE) {"),
     gpu=False,
@@ -147,16 +153,22 @@ mutation(
     gpu=False,
 )
 mutation(
-    "divergent_vote", "softmax_warp", "warp_divergence",
-    "Lanes past the row's end leave the loop early and miss the shuffles that the mask promises.",
-    ("  top = warp_max(top);\n", "  if (lane >= cols % 32) return;\n  top = warp_max(top);\n"),
+    "divergent_warp_maximum", "softmax_warp", "warp_divergence",
+    "Only the lanes that the row's last columns fall to take part in the maximum, with a mask that names all.",
+    ("  top = warp_max(top);\n", "  if (lane < cols % 32) top = warp_max(top);\n"),
+    gpu=False,
+)
+mutation(
+    "lanes_leave_early", "softmax_warp", "uninitialised_read unwritten_output warp_divergence wrong_values",
+    "Lanes past the row's last columns return before the sum: their columns are never written.",
+    ("  top = warp_max(top);\n", "  if (cols % 32 != 0 && lane >= cols % 32) return;\n  top = warp_max(top);\n"),
     gpu=False,
 )
 mutation(
     "grid_barrier_by_one_thread", "unit_norm_grid_sync", "deadlock barrier_divergence kernel_time",
     "A barrier of the whole grid that one thread a block reaches.",
     ("  if (threadIdx.x == 0) partials[blockIdx.x] = squares;\n  grid.sync();",
-     "  if (threadIdx.x == 0) {\n    partials[blockIdx.x] = squares;\n    grid.sync();\n  }"),
+     "  if (threadIdx.x == 0) {\n    partials[blockIdx.x] = squares;\n    grid.sync();\n  }\n  __syncthreads();"),
     gpu=False,
 )
 mutation(
@@ -233,7 +245,7 @@ mutation(
     gpu=False,
 )
 mutation(
-    "bins_not_cleared", "weighted_histogram_atomics", "uninitialised_read",
+    "bins_not_cleared", "weighted_histogram_atomics", "uninitialised_read wrong_values",
     "Shared bins are taken to start at zero.",
     ("  for (int b = threadIdx.x; b < bins; b += kThreads) local[b] = acc_t(0);\n", ""),
     gpu=False,
@@ -249,7 +261,7 @@ mutation(
     ("    for (int64_t j = i; j < n; ++j) {", "    for (int64_t j = n; j < n; ++j) {"),
 )
 mutation(
-    "grid_rounded_down", "max_pool2d", "unwritten_output wrong_values wrong_at_other_size",
+    "grid_rounded_down", "max_pool2d", "unwritten_output uninitialised_read wrong_values wrong_at_other_size",
     "Blocks = elements / threads, rounded down.",
     ("    pool_kernel<scalar_t><<<(total + kThreads - 1) / kThreads, kThreads,",
      "    pool_kernel<scalar_t><<<std::max<int64_t>(total / kThreads, 1), kThreads,"),

@@ -185,13 +185,13 @@ __global__ void affine_backward_kernel(const T* __restrict__ dout, const int64_t
   using acc_t = at::acc_type<T, true>;
   const int64_t f = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (f >= features) return;
-  acc_t scale = 0, shift = 0, total = 0;
+  double scale = 0, shift = 0, total = 0;  // a thousand addends in a row: float would lose three bits
   for (int64_t row = 0; row < batch; ++row) {
     if (place[row] == f) {
       scale += dleast[row] * xhats[row];
       shift += dleast[row];
     }
-    total += static_cast<acc_t>(dout[f * batch + row]);
+    total += static_cast<acc_t>(dout[f * batch + row]);  // T has no direct way to double
   }
   dgamma[f] = static_cast<T>(scale);
   dbeta[f] = static_cast<T>(shift);

@@ -18,6 +18,10 @@ __global__ void read_before(const float* x, float* y, int n) {
     int i = threadIdx.x;
     if (i < n) y[i] = x[i] + x[i - 1];                      // BUG
 }
+__global__ void far_before(const float* x, float* y, int n) {
+    int i = threadIdx.x;
+    if (i < n) y[i] = x[(long)i * -20000000000L];           // BUG
+}
 __global__ void far_away(const float* x, float* y, int n) {
     int i = threadIdx.x;
     if (i < n) y[i] = x[(long)i * 1000000];                 // BUG
@@ -89,6 +93,12 @@ __global__ void shared_unwritten(const float* x, float* y) {
     __syncthreads();
     float v = s[threadIdx.x];
     y[threadIdx.x] = v * 2.f;                               // BUG
+}
+__global__ void bins_not_cleared(const int* x, float* counts) {
+    __shared__ float bins[8];
+    atomicAdd(&bins[x[threadIdx.x] & 7], 1.f);
+    __syncthreads();
+    if (threadIdx.x < 8) atomicAdd(&counts[threadIdx.x], bins[threadIdx.x]);   // BUG
 }
 __global__ void atomic_unwritten(int* counts) {
     atomicAdd(&counts[threadIdx.x], 1);                     // BUG
@@ -177,6 +187,18 @@ __global__ void device_variable(int* y) {
     y[threadIdx.x] = shared_counter;
 }
 
+__global__ void announced_too_early(const float* x, float* y) {
+    __shared__ float s[32];
+    const int lane = threadIdx.x & 31;
+    if (threadIdx.x < 32) {
+        csim_block_arrive(1, 64, "bar.arrive");
+        s[lane] = x[lane];                                  // BUG either
+    } else {
+        csim_block_barrier(1, 64, "bar.sync");
+        y[lane] = s[31 - lane];                             // BUG
+    }
+}
+
 // ---- barrier_divergence
 __global__ void half_at_barrier(const float* x, float* y) {
     if (threadIdx.x < 32) {
@@ -260,6 +282,11 @@ __global__ void traps(const int* x, int* y) {
 __global__ void grid_sync_without(float* y) {
     y[0] = 1.f;
     csim_grid_sync("grid.sync()");                          // BUG
+}
+
+__global__ void child(int* y) { y[0] = 1; }
+__global__ void launches_a_kernel(int* y) {
+    child<<<1, 1>>>(y);                                     // BUG
 }
 
 // ---- shared_memory_limit

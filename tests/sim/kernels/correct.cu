@@ -199,6 +199,36 @@ __global__ void producer_consumer(const float* x, float* y, int rounds) {
     if (threadIdx.x >= 128) y[rounds * 64 + threadIdx.x - 128] = 1.f;   // threads that no barrier concerns
 }
 
+// The same with producers that announce a full buffer and do not wait for it to be read, two buffers in turn.
+__global__ void announce(const float* x, float* y, int rounds) {
+    __shared__ float buffer[2][32];
+    const int lane = threadIdx.x & 31;
+    if (threadIdx.x < 32) {
+        for (int r = 0; r < rounds; r++) {
+            if (r >= 2) csim_block_barrier(3 + r % 2, 64, "bar.sync");   // emptied
+            buffer[r % 2][lane] = x[r * 32 + lane];
+            csim_block_arrive(1 + r % 2, 64, "bar.arrive");              // full
+        }
+    } else {
+        for (int r = 0; r < rounds; r++) {
+            csim_block_barrier(1 + r % 2, 64, "bar.sync");
+            y[r * 32 + lane] = buffer[r % 2][31 - lane];
+            if (r + 2 < rounds) csim_block_arrive(3 + r % 2, 64, "bar.arrive");
+        }
+    }
+}
+
+__global__ void shuffle_types(const double* x, double* y) {
+    const int lane = threadIdx.x;
+    double d = __shfl_down_sync(0xffffffffu, x[lane], 1);
+    long long l = __shfl_xor_sync(0xffffffffu, (long long)lane << 40, 3);
+    __half h = __shfl_up_sync(0xffffffffu, __float2half((float)lane), 2);
+    __nv_bfloat16 b = __shfl_sync(0xffffffffu, __float2bfloat16((float)lane), 7);
+    __half2 h2 = __shfl_sync(0xffffffffu, __floats2half2_rn((float)lane, 1.f), 5, 8);
+    unsigned char c = __shfl_sync(0xffffffffu, (unsigned char)lane, 31);
+    y[lane] = d + (double)(l >> 40) + __half2float(h) + __bfloat162float(b) + __low2float(h2) + c;
+}
+
 __global__ void bytes_and_halves(const unsigned char* a, unsigned char* b, const __half* h, __half* g, int n) {
     __shared__ unsigned char s[256];
     __shared__ __half t[256];
@@ -373,4 +403,16 @@ template <typename T, int N> __global__ void scaled(const T* x, T* y, T factor, 
 void launch_scaled(const float* x, float* y, int n, int* error) {
     scaled<float, 64><<<(n + 63) / 64, 64>>>(x, y, 3.f, n);
     *error = (int)cudaGetLastError();
+}
+
+__constant__ float filter[9];
+__global__ void convolve(const float* x, float* y, int h, int w) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x, r = i / w, c = i % w;
+    if (i >= h * w) return;
+    float sum = 0.f;
+    for (int dr = -1; dr <= 1; dr++)
+        for (int dc = -1; dc <= 1; dc++)
+            if (r + dr >= 0 && r + dr < h && c + dc >= 0 && c + dc < w)
+                sum += filter[(dr + 1) * 3 + dc + 1] * x[(r + dr) * w + c + dc];
+    y[i] = sum;
 }

@@ -43,7 +43,6 @@ def specs(session: Session) -> Iterator[Spec]:
 
 
 def run(session: Session, check: Check) -> None:
-    _settle_mode(session)
     worst, closest = 0.0, {"1e-4": True, "1e-2": True}
     for spec, trial in session.run_all(specs(session)):
         if isinstance(trial, Refused):
@@ -76,26 +75,18 @@ def run(session: Session, check: Check) -> None:
         check.note("the reference does not run in float64: compared with eager itself")
 
 
-def _settle_mode(session: Session) -> None:
+def settle_mode(session: Session) -> None:
     """A reference that draws random numbers in training can only be compared in eval mode."""
-    probe = Spec(
-        "randomness of the reference", session.seed("probe"), session.small, weights="initial", brief=True, steady=False
-    )
-    try:
-        _, truth = session.prepare(probe)
-    except Refused:
-        return
-    if truth["drew_random"]:
-        session.training = False
-        _, truth = session.prepare(probe.but(training=False))
-        if truth["drew_random"]:
-            raise Refutation(
-                Finding(
-                    "reference_error",
-                    "the reference draws random numbers in forward(), in eval mode too: "
-                    "there is no right answer to compare with",
-                )
+    draws = session.problem["draws_random"]
+    if draws["eval"]:
+        raise Refutation(
+            Finding(
+                "reference_error",
+                "the reference draws random numbers in forward(), in eval mode too: there is no right answer",
             )
+        )
+    if draws["training"]:
+        session.training = False
         session.limits.append("compared in eval mode only: the reference draws random numbers in training mode")
 
 

@@ -223,13 +223,23 @@ bool Arena::is_written(const Allocation& a, size_t offset) const {
     return (write & kWritten) || a.host_wrote(offset, 1);
 }
 
+// Four, if a whole word that kernels have written begins here.
+size_t Arena::written_word(size_t offset) const {
+    if (offset % 4) return 0;
+    const Cell& word = words[offset / 4];
+    return !(word.read & kSplit) && word.write & kWritten ? 4 : 0;
+}
+
 long Arena::first_uninitialised(const void* p, size_t n) {
     std::lock_guard<std::recursive_mutex> lock(mutex);
     Allocation* a = find(uintptr_t(p));
     if (!a || a->freed || a->all_written) return -1;
     const size_t from = uintptr_t(p) - a->base;
-    for (size_t i = 0; i < n && from + i < a->size; i++)
-        if (!is_written(*a, from + i)) return long(i);
+    for (size_t i = 0; i < n && from + i < a->size;) {
+        if (const size_t skip = written_word(a->base - base + from + i)) i += skip;
+        else if (is_written(*a, from + i)) i++;
+        else return long(i);
+    }
     return -1;
 }
 
@@ -239,7 +249,10 @@ size_t Arena::count_uninitialised(const void* p, size_t n) {
     if (!a || a->freed || a->all_written) return 0;
     const size_t from = uintptr_t(p) - a->base;
     size_t count = 0;
-    for (size_t i = 0; i < n && from + i < a->size; i++) count += !is_written(*a, from + i);
+    for (size_t i = 0; i < n && from + i < a->size;) {
+        if (const size_t skip = written_word(a->base - base + from + i)) i += skip;
+        else count += !is_written(*a, from + i++);
+    }
     return count;
 }
 

@@ -65,6 +65,7 @@ class Arena {
     Allocation* cached_ = nullptr;
 
     uintptr_t place(size_t span);
+    size_t written_word(size_t offset) const;
     void drop_pages(const Allocation& a);
     void forget_oldest_freed();
 };

@@ -35,7 +35,6 @@ extern "C" {
 
 void csim_access(const void* p, size_t n, int is_write, int is_atomic, void* pc) {
     if (!active_hot) return;
-    hot.accesses++;
     hot.budget--;
     const unsigned access = (is_write ? kWrite : 0) | (is_atomic ? kAtomicAccess : 0);
     slow_access(uintptr_t(p), n, access, pc ? pc : __builtin_return_address(0));
@@ -44,7 +43,6 @@ void csim_access(const void* p, size_t n, int is_write, int is_atomic, void* pc)
 void csim_atomic_begin(const void* p, size_t n, int kind, void* pc) {
     if (!current) return;
     if (active_hot) {
-        hot.accesses++;
         hot.budget--;
         slow_access(uintptr_t(p), n, kAtomicAccess | (kind ? kWrite : 0) | (kind == 1 ? kVolatile : 0), pc);
         if (kind) note_atomic(uintptr_t(p));

@@ -192,6 +192,7 @@ void check_cell(const Request& q, Cell& c, uintptr_t address, size_t bytes) {
             record &= ~kAtomic;
         }
         c.write = record;
+        if (space == Space::global && current->block->tainted) add_pending(address, bytes, 0, false, q.pc, true);
         return;
     }
     if (!(space == Space::shared && epoch_of(c.read) < hot.block_begin) && !ordered(c.read, space))
@@ -327,6 +328,10 @@ bool locate(Request& q) {
         return locate_static_shared(q);
     }
     if (stacks.contains(q.address)) return false;
+    if (q.address - hot.data.low < hot.data.size) {
+        place = {Space::module, hot.data.low, hot.data.words, hot.data.bytes};
+        return true;
+    }
     if (q.address - uintptr_t(launch->info->closure) < launch->info->closure_bytes) return false;
     for (int i = 0; i < launch->info->arg_count; i++)
         if (q.address - uintptr_t(launch->info->arg_ptrs[i]) < launch->info->arg_sizes[i]) return false;

@@ -32,35 +32,40 @@ template <unsigned kAccess> inline bool old_news(const Hot& h, Cell& c) {
     return kAccess == kWrite ? write_is_old_news(h, c) : read_is_old_news(h, c);
 }
 
+template <unsigned kBytes, unsigned kAccess>
+inline bool all_old_news(const Hot& h, Cell* words, Cell* bytes, size_t offset) {
+    if (offset % (kBytes < 4 ? kBytes : 4)) return false;
+    bool known = true;
+    if (kBytes < 4) {
+        known = words[offset / 4].read & kSplit;
+        for (unsigned i = 0; known && i < kBytes; i++) known = old_news<kAccess>(h, bytes[offset + i]);
+    } else {
+        for (unsigned i = 0; i < kBytes / 4; i++) known &= old_news<kAccess>(h, words[offset / 4 + i]);
+    }
+    return known;
+}
+
+// Before every load and store of device code: decides the common cases, leaves the rest to slow_access.
 template <unsigned kBytes, unsigned kAccess> inline void check_access(void* p, void* pc) {
     Hot* h = active_hot;
     if (__builtin_expect(!h, 1)) return;
     const uintptr_t a = uintptr_t(p);
-    h->accesses++;
-    if (kAccess == kRead)
-        for (const Quiet& q : h->quiet)
-            if (a - q.base < q.size && a - q.base + kBytes <= q.size) return;
-    Cell *words, *bytes;
-    size_t offset = a - h->arena_base;
-    if (offset < h->arena_size) words = h->words, bytes = h->bytes;
-    else {
-        offset = a - h->shared.low;
-        if (offset < h->shared.size) words = h->shared.words, bytes = h->shared.bytes;
-        else {
-            if (a - h->stack_low < h->stack_size) return;
-            slow_access(a, kBytes, kAccess, pc);
+    if (--h->budget > 0) {
+        size_t offset = a - h->shared.low;
+        if (offset < h->shared.size) {
+            if (all_old_news<kBytes, kAccess>(*h, h->shared.words, h->shared.bytes, offset)) return;
+        } else if ((offset = a - h->arena_base) < h->arena_size) {
+            if (kAccess == kRead && offset >= Arena::kSharedZone)
+                for (const Quiet& q : h->quiet)
+                    if (a - q.base < q.size && a - q.base + kBytes <= q.size) return;
+            if (all_old_news<kBytes, kAccess>(*h, h->words, h->bytes, offset)) return;
+        } else if (a - h->stack_low < h->stack_size) {
             return;
+        } else if ((offset = a - h->data.low) < h->data.size) {
+            if (all_old_news<kBytes, kAccess>(*h, h->data.words, h->data.bytes, offset)) return;
+        } else if (kAccess == kRead && a - h->object_low < h->object_size) {
+            return;   // constants beside the code
         }
-    }
-    if (--h->budget > 0 && offset % (kBytes < 4 ? kBytes : 4) == 0) {
-        bool known = true;
-        if (kBytes < 4) {
-            known = words[offset / 4].read & kSplit;
-            for (unsigned i = 0; known && i < kBytes; i++) known = old_news<kAccess>(*h, bytes[offset + i]);
-        } else {
-            for (unsigned i = 0; i < kBytes / 4; i++) known &= old_news<kAccess>(*h, words[offset / 4 + i]);
-        }
-        if (known) return;
     }
     slow_access(a, kBytes, kAccess, pc);
 }

@@ -89,29 +89,31 @@ std::string where(const char* name, int line) {
     return line ? format_text("%s (line %d)", name, line) : std::string(name);
 }
 
+// Everybody has come: let the waiting threads go on, ordered after all that those who came did before.
 void release_barrier(Block& b, int id) {
-    Barrier& bar = b.barriers[id];
-    const uint32_t arrived = bar.arrived;
+    const Barrier bar = b.barriers[id];
+    b.barriers[id] = Barrier();
     b.reduce_count = bar.count;
     b.reduce_all = bar.all;
     b.reduce_any = bar.any;
-    bar = Barrier();
-    uint32_t acquired = 0, fenced = 0, clock = 0, warps = 0;
+    uint32_t acquired = bar.passing_acquired, fenced = bar.passing_fenced, clock = 0, warps = 0;
     uint32_t members[32] = {};
-    auto met = [&](const Thread& t) { return &t == current || (t.wait == Wait::barrier && t.barrier == id); };
+    auto waits = [&](const Thread& t) {
+        return (&t == current && !t.passing) || (t.wait == Wait::barrier && t.barrier == id);
+    };
     for (Thread& t : b.threads) {
-        if (t.wait == Wait::done || !met(t)) continue;
+        if (t.wait == Wait::done || !waits(t)) continue;
         acquired = std::max(acquired, t.acquired);
         fenced = std::max(fenced, t.fenced);
         clock = std::max(clock, t.clock);
         warps |= 1u << t.warp->number;
         members[t.warp->number] |= 1u << t.lane;
     }
-    const bool everybody = arrived >= b.live;
+    const bool everybody = bar.arrived >= b.live && !bar.passing;
     if (everybody) acquired = std::max(acquired, b.acquired);
     clock++;
     auto release = [&](Thread& t) {
-        if (t.wait == Wait::done || !met(t)) return;
+        if (t.wait == Wait::done || !waits(t)) return;
         t.acquired = acquired;
         t.fenced = fenced;
         t.clock = clock;
@@ -129,9 +131,11 @@ void release_barrier(Block& b, int id) {
     if (!b.named_barriers) memset(b.warp_known, 0, sizeof b.warp_known);
     b.named_barriers = true;
     uint32_t joined[32] = {};
-    for (int i = 0; i < 32; i++)
-        if (warps >> i & 1)
+    for (int i = 0; i < 32; i++) {
+        if ((warps | bar.passing) >> i & 1)
             for (int j = 0; j < 32; j++) joined[j] = std::max(joined[j], b.warp_known[i][j]);
+        joined[i] = std::max(joined[i], bar.passing_clock[i]);
+    }
     for (int i = 0; i < 32; i++)
         if (warps >> i & 1) joined[i] = clock;
     for (int i = 0; i < 32; i++)
@@ -367,6 +371,9 @@ size_t csim_dynamic_shared_bytes(void) { return launch ? launch->shared_bytes : 
 void csim_warp_collective_at(unsigned mask, void* slot, csim_warp_exec exec, const char* name, int line) {
     collective(mask, slot, exec, name, line, __builtin_return_address(0));
 }
+void csim_warp_collective_pc(unsigned mask, void* slot, csim_warp_exec exec, const char* name, int line, void* pc) {
+    collective(mask, slot, exec, name, line, pc);
+}
 void csim_warp_collective(unsigned mask, void* slot, csim_warp_exec exec, const char* name) {
     collective(mask, slot, exec, name, 0, __builtin_return_address(0));
 }
@@ -383,7 +390,18 @@ void csim_block_arrive(int id, int threads, const char* name) {
     if (needs_settling()) settle_thread();
     Block& b = *me->block;
     arrive(b, id, threads, name, 0, __builtin_return_address(0));
-    if (b.barriers[id].arrived >= target(b, b.barriers[id])) release_barrier(b, id);
+    Barrier& bar = b.barriers[id];
+    const uint32_t warp = me->warp->number;
+    me->clock++;   // what it does from now on is not ordered by this barrier
+    bar.passing |= 1u << warp;
+    bar.passing_clock[warp] = std::max(bar.passing_clock[warp], me->clock);
+    bar.passing_acquired = std::max(bar.passing_acquired, me->acquired);
+    bar.passing_fenced = std::max(bar.passing_fenced, me->fenced);
+    me->passing = true;
+    if (bar.arrived >= target(b, bar)) release_barrier(b, id);
+    me->passing = false;
+    if (me->clock >= kMaxClock) new_epoch(b);
+    refresh_hot();
 }
 
 int csim_block_reduce(int op, int predicate, const char* name, int line) {
@@ -397,8 +415,8 @@ int csim_block_reduce(int op, int predicate, const char* name, int line) {
     return op == CSIM_REDUCE_COUNT ? b.reduce_count : op == CSIM_REDUCE_AND ? b.reduce_all : b.reduce_any;
 }
 
-void csim_absent_lane(const char* name, int line) {
-    if (current) absent_lane(name, line, __builtin_return_address(0));
+void csim_absent_lane(const char* name, int line, void* pc) {
+    if (current) absent_lane(name, line, pc);
 }
 int csim_poison(void) { return config.poison_byte(); }
 

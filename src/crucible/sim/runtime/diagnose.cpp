@@ -66,9 +66,8 @@ void past_the_end(Finding& f, const std::string& what, const std::string& name, 
 }
 
 void illegal_in_arena(Finding f, const std::string& what, uintptr_t address, size_t bytes) {
-    const size_t offset = address - arena.base;
-    if (offset < Arena::kSharedZone) {
-        const uintptr_t base = arena.base + size_t(current->block->slot) * Arena::kSharedSlot;
+    const uintptr_t base = arena.base + size_t(current->block->slot) * Arena::kSharedSlot;
+    if (address - arena.base < Arena::kSharedZone && address - base < 2 * Arena::kSharedSlot && !usual_target(f.pc)) {
         f.tensor = "shared memory";
         past_the_end(f, what, "dynamic shared memory", address, bytes, base, launch->shared_bytes);
         file(std::move(f));
@@ -146,6 +145,13 @@ void report_illegal(uintptr_t address, size_t bytes, unsigned access, void* pc) 
     iovec local{&probe, 1}, remote{reinterpret_cast<void*>(address), 1};
     const bool mapped = process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == 1;
     const std::string argument = host_argument(address);
+    if (Allocation* a = argument.empty() ? usual_target(pc) : nullptr) {   // an index so wrong that it leaves the arena
+        const Named name = name_of(*a);
+        f.tensor = name.tensor;
+        past_the_end(f, what, name.text, address, bytes, a->base, a->size);
+        file(std::move(f));
+        return;
+    }
     const uintptr_t shared_end = hot.shared.low + hot.shared.size;
     if (mapped && argument.empty() && hot.shared.size && address >= shared_end && address < shared_end + (64 << 10)) {
         report_shared_overrun(address, bytes, access, pc);

@@ -49,6 +49,7 @@ struct Thread {
     int line = 0;
     void* slot = nullptr;
     int barrier = 0;
+    bool passing = false;        // inside bar.arrive
     void* site = nullptr;        // return address of the waiting call, for reports
     unsigned result = 0;         // of __activemask
 
@@ -87,10 +88,11 @@ struct Barrier {
     int line = 0;
     int count = 0;
     bool all = true, any = false;
-    int line_mismatch = 0;
+    // of threads that arrived without waiting (bar.arrive): their warps, and the clocks from which on they are not ordered
+    uint32_t passing = 0, passing_clock[32] = {}, passing_acquired = 0, passing_fenced = 0;
 };
 
-struct StaticShared {   // the running module's __shared__ variables: a piece of thread-local storage and its shadow
+struct StaticShared {   // a stretch of variables and its shadow: the running module's __shared__ ones, or its globals
     uintptr_t low = 0;
     size_t size = 0;
     Cell* words = nullptr;
@@ -151,18 +153,26 @@ struct Hot {
     uint32_t fast_epoch = 0;      // epoch, or ~0 when every access must take the slow path
     uint32_t epoch = 0, leaf = 0;
     uint64_t stamp = 0;           // the record of an access now
-    int64_t budget = INT64_MAX;   // accesses until the block is cut off (sampling)
+    int64_t budget = INT64_MAX;   // counts accesses down; at zero the block is cut off (sampling)
+    int64_t budget_given = INT64_MAX;
     uintptr_t arena_base = 0;
     size_t arena_size = 0;
     Cell *words = nullptr, *bytes = nullptr;   // the arena's shadow
     Quiet quiet[4];
     StaticShared shared;
+    StaticShared data;                  // __device__ and __constant__ variables of the running module
+    uintptr_t object_low = 0;           // all of the module as mapped: code, constants, variables
+    size_t object_size = 0;
     uintptr_t stack_low = 0;
     size_t stack_size = 0;
     uint32_t launch_begin = 0, block_begin = 0;
     int pending_count = 0;
     Pending pending[8];
-    uint64_t accesses = 0;
+    uint64_t accesses = 0;        // of blocks that are through
+    void give_budget(int64_t n) {
+        accesses += uint64_t(budget_given - budget);
+        budget = budget_given = n;
+    }
 };
 
 struct Candidate {   // a plain read that races with atomics: a bug, unless it guards or starts an atomic update

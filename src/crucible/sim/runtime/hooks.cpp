@@ -44,7 +44,6 @@ static inline bool plausible(uintptr_t a) {   // may it be dereferenced before i
 static void volatile_read(void* p, size_t n, void* pc) {
     if (!active_hot) return;
     if (stacks.contains(uintptr_t(p))) return;
-    hot.accesses++;
     hot.budget--;
     // The check comes last: it looks at what has been published to us, and others may run while we poll.
     if (plausible(uintptr_t(p))) csim_volatile_read(p, n, pc);
@@ -53,7 +52,6 @@ static void volatile_read(void* p, size_t n, void* pc) {
 static void volatile_write(void* p, size_t n, void* pc) {
     if (!active_hot) return;
     if (stacks.contains(uintptr_t(p))) return;
-    hot.accesses++;
     hot.budget--;
     current->poll_count = 0;
     launch->progress++;
@@ -67,10 +65,10 @@ CSIM_HOOKS(8)
 CSIM_HOOKS(16)
 
 void __tsan_read_range(void* p, size_t n) {
-    if (active_hot) hot.accesses++, hot.budget--, slow_access(uintptr_t(p), n, kRead, CSIM_PC);
+    if (active_hot) hot.budget--, slow_access(uintptr_t(p), n, kRead, CSIM_PC);
 }
 void __tsan_write_range(void* p, size_t n) {
-    if (active_hot) hot.accesses++, hot.budget--, slow_access(uintptr_t(p), n, kWrite, CSIM_PC);
+    if (active_hot) hot.budget--, slow_access(uintptr_t(p), n, kWrite, CSIM_PC);
 }
 void __tsan_vptr_update(void**, void*) {}
 void __tsan_vptr_read(void**) {}

@@ -31,6 +31,7 @@ struct LogEntry {
     bool writes = false, ran = false, cooperative = false;
 };
 
+__thread bool launching = false;     // this host thread is inside csim_launch
 std::recursive_mutex launch_mutex;   // one launch at a time, whichever host thread it comes from
 std::vector<LogEntry> log_entries;
 constexpr size_t kLogLimit = 100000;
@@ -97,6 +98,18 @@ void set_hot(Launch& l) {
         hot.shared.words = l.module->words;
         hot.shared.bytes = l.module->bytes;
     }
+    hot.data = StaticShared();
+    hot.object_low = hot.object_size = 0;
+    if (!l.module) return;
+    uintptr_t high = 0;
+    for (const Segment& s : l.module->segments) {
+        hot.object_low = hot.object_low ? std::min(hot.object_low, s.low) : s.low;
+        high = std::max(high, s.high);
+        Segment* segment = nullptr;
+        if (s.writable && classify(s.low, &segment) == HostMemory::data_of_module)
+            hot.data = {s.low, s.high - s.low, segment->words, segment->bytes};
+    }
+    hot.object_size = high - hot.object_low;
 }
 
 // "void (anonymous namespace)::scale<float>(float const*, int)" and "scale<float>" -> "scale"
@@ -134,11 +147,6 @@ void sticky_error_for(const std::string& code) {
 
 int run_launch(const csim_launch_info& info) {
     std::lock_guard<std::recursive_mutex> lock(launch_mutex);
-    if (launch) {   // a kernel that launches kernels
-        report_from_device("launch_error", __builtin_return_address(0),
-                           "launching a kernel from a kernel is not supported");
-        return 1;
-    }
     LogEntry entry;
     entry.kernel = info.kernel ? info.kernel : "";
     entry.file = info.file ? info.file : "";
@@ -208,9 +216,10 @@ int run_launch(const csim_launch_info& info) {
 }
 
 // ---- kernels known only by address ----
+
 struct Erased {
-    void (*invoke)(const void*, void**);
-    std::vector<size_t> sizes;
+    void (*invoke)(const void* function, void** args);
+    std::vector<size_t> sizes;   // of the arguments
 };
 std::map<const void*, Erased> erased;
 
@@ -218,6 +227,27 @@ struct ErasedCall {
     const void* function;
     void (*invoke)(const void*, void**);
     void** args;
+    static void thunk(void* p) {
+        ErasedCall* c = static_cast<ErasedCall*>(p);
+        c->invoke(c->function, c->args);
+    }
+};
+
+// Argument values, copied as a real launch does: the caller's may change as soon as it returns.
+struct ArgumentCopies {
+    std::vector<unsigned char> storage;
+    std::vector<void*> pointers;
+    ArgumentCopies(const std::vector<size_t>& sizes, void** args) {
+        auto room = [](size_t n) { return (n + 15) / 16 * 16; };
+        size_t total = 16;
+        for (size_t n : sizes) total += room(n);
+        storage.resize(total);
+        unsigned char* at = storage.data() + (16 - uintptr_t(storage.data()) % 16) % 16;
+        for (size_t i = 0; i < sizes.size(); at += room(sizes[i++])) {
+            memcpy(at, args[i], sizes[i]);
+            pointers.push_back(at);
+        }
+    }
 };
 }  // namespace
 
@@ -225,24 +255,10 @@ cudaError_t launch_erased(const void* function, dim3 grid, dim3 block, void** ar
                           cudaStream_t stream, bool cooperative) {
     auto it = erased.find(function);
     if (it == erased.end()) return set_last_error(cudaErrorInvalidDeviceFunction);
-    const Erased& kernel = it->second;
-    // The values are copied, as a real launch does; args[] may change as soon as it returns.
-    std::vector<std::vector<unsigned char>> copies;
-    std::vector<void*> pointers;
-    std::vector<const void*> constants;
-    size_t total = 0;
-    for (size_t n : kernel.sizes) total += (n + 15) / 16 * 16;
-    std::vector<unsigned char> storage(total + 16);
-    unsigned char* at = storage.data() + (16 - uintptr_t(storage.data()) % 16) % 16;
-    for (size_t i = 0; i < kernel.sizes.size(); i++) {
-        memcpy(at, args[i], kernel.sizes[i]);
-        pointers.push_back(at);
-        constants.push_back(at);
-        at += (kernel.sizes[i] + 15) / 16 * 16;
-    }
-    ErasedCall call{function, kernel.invoke, pointers.data()};
-    SourceLine where = source_line(static_cast<const char*>(function) + 1);
-    std::string name = where.function.substr(0, where.function.find('('));
+    ArgumentCopies values(it->second.sizes, args);
+    ErasedCall call{function, it->second.invoke, values.pointers.data()};
+    const SourceLine where = source_line(static_cast<const char*>(function) + 1);
+    const std::string name = where.function.substr(0, where.function.find('('));
     csim_launch_info info{};
     info.kernel = name.c_str();
     info.args_text = "";
@@ -253,27 +269,15 @@ cudaError_t launch_erased(const void* function, dim3 grid, dim3 block, void** ar
     info.shared_bytes = shared_bytes;
     info.stream = stream;
     info.cooperative = cooperative;
-    info.thunk = [](void* p) {
-        ErasedCall* c = static_cast<ErasedCall*>(p);
-        c->invoke(c->function, c->args);
-    };
-    info.closure = storage.data();
-    info.closure_bytes = storage.size();
-    info.arg_ptrs = constants.data();
-    info.arg_sizes = kernel.sizes.data();
-    info.arg_count = int(kernel.sizes.size());
+    info.thunk = &ErasedCall::thunk;
+    info.closure = &call;
+    info.closure_bytes = sizeof call;
+    info.arg_ptrs = values.pointers.data();
+    info.arg_sizes = it->second.sizes.data();
+    info.arg_count = int(it->second.sizes.size());
     info.function = function;
     info.anchor = function;
-    // the thunk's closure is the call object, while device code may read the argument storage
-    struct Both {
-        ErasedCall call;
-    } both{call};
-    csim_launch_info with_call = info;
-    with_call.closure = &both.call;
-    with_call.closure_bytes = sizeof both;
-    const size_t log_size = log_entries.size();
-    if (run_launch(with_call)) throw_report();
-    (void)log_size;
+    if (csim_launch(&info)) throw_report();
     return peek_last_error();
 }
 
@@ -283,7 +287,17 @@ using namespace csim;
 
 extern "C" {
 
-int csim_launch(const csim_launch_info* info) { return run_launch(*info); }
+int csim_launch(const csim_launch_info* info) {
+    if (launching) {   // we are that launch: a kernel that launches kernels
+        report_from_device("launch_error", __builtin_return_address(0),
+                           "launching a kernel from a kernel is not supported");
+        return 1;
+    }
+    launching = true;
+    const int filed = run_launch(*info);
+    launching = false;
+    return filed;
+}
 
 const void* csim_register_kernel(const void* function, void (*invoke)(const void*, void**), const size_t* sizes,
                                  int count) {

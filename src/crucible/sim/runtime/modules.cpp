@@ -310,7 +310,9 @@ SourceLine source_line(const void* pc) {
 
 std::string read_source(const std::string& file, int line) {
     std::ifstream in(file);
-    if (!in && !source_folder.empty()) in.open(source_folder + "/" + file.substr(file.rfind('/') + 1));
+    const std::string name = file.substr(file.rfind('/') + 1);
+    if (!in && !source_folder.empty()) in.open(source_folder + "/" + name);
+    if (!in) in.open(name);
     std::string text;
     for (int i = 0; i < line; i++)
         if (!std::getline(in, text)) return "";

@@ -237,7 +237,7 @@ void start_block(Block& b, uint64_t number) {
         char* dynamic = reinterpret_cast<char*>(arena.base + size_t(b.slot) * Arena::kSharedSlot);
         memset(dynamic, poison, launch->shared_bytes);
     }
-    hot.budget = config.block_accesses && launch->sampled ? config.block_accesses : INT64_MAX;
+    hot.give_budget(config.block_accesses && launch->sampled ? config.block_accesses : INT64_MAX);
 }
 
 // Runs threads of `b` until none of them can go on.
@@ -444,6 +444,7 @@ void run_grid(Launch& l) {
     residents.clear();
     active = nullptr;
     current = nullptr;
+    hot.give_budget(INT64_MAX);
     hot.pending_count = 0;
     if (slots > 64) {
         stacks.trim(4096);

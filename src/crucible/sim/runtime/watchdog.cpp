@@ -69,7 +69,8 @@ void pass_on(const struct sigaction& old, int signal, siginfo_t* info, void* con
 
 void on_fault(int signal, siginfo_t* info, void* context) {
     const struct sigaction& old = signal == SIGSEGV ? old_segv : signal == SIGBUS ? old_bus : old_fpe;
-    if (!on_simulated_thread() || in_runtime) {
+    const bool overflow = stacks.in_guard(uintptr_t(info->si_addr));   // may well happen inside one of our functions
+    if (!on_simulated_thread() || (in_runtime && !overflow)) {
         pass_on(old, signal, info, context);
         return;
     }
@@ -79,7 +80,7 @@ void on_fault(int signal, siginfo_t* info, void* context) {
     void* pc = after(program_counter(context));
     if (bad_index_waits()) settle_bad_index();   // an index past a local array has wrecked the stack
     if (signal == SIGFPE) report_from_device("index_overflow", pc, "integer division by zero");
-    if (stacks.in_guard(address))
+    if (overflow)
         report_from_device("out_of_bounds", pc, "stack overflow: a thread needs more than %zu KiB of local memory",
                            StackPool::kSize >> 10);
     report_from_device("out_of_bounds", pc, "the kernel touched address 0x%zx, which is not device memory",

@@ -84,8 +84,9 @@ int csim_cooperative(void);      // was this kernel launched cooperatively?
 typedef void (*csim_warp_exec)(void* const* slots, unsigned mask);
 void csim_warp_collective(unsigned mask, void* slot, csim_warp_exec exec, const char* name);
 void csim_warp_collective_at(unsigned mask, void* slot, csim_warp_exec exec, const char* name, int line);
+void csim_warp_collective_pc(unsigned mask, void* slot, csim_warp_exec exec, const char* name, int line, void* pc);
 // A shuffle read from a lane that is not there: what it got is undefined on a chip and `csim_poison()` in here.
-void csim_absent_lane(const char* name, int line);
+void csim_absent_lane(const char* name, int line, void* pc);
 int csim_poison(void);
 unsigned csim_activemask(void);
 unsigned csim_live_lanes(void);  // lanes of this warp that exist and have not exited

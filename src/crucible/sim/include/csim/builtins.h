@@ -52,7 +52,6 @@ template <class T> using id_t = typename identity<T>::type;  // keeps a paramete
 }  // namespace csim
 
 static inline long long clock64() { return csim_clock(); }
-static inline clock_t csim_clock32() { return (clock_t)(unsigned)csim_clock(); }
 static inline unsigned long long __globaltimer() { return csim_globaltimer(); }
 static inline void __nanosleep(unsigned) { csim_yield(); }
 static inline void __trap() { csim_trap(); }
@@ -64,7 +63,6 @@ static inline void __prof_trigger(int) {}
 #ifndef __assume
 #define __assume(x) ((void)0)
 #endif
-static inline void* __builtin_csim_assume_aligned(const void* p) { return (void*)p; }
 
 // assert() in a kernel is a report, not the end of the process. The renamed function takes glibc's place even when
 // <cassert> is included again later.

@@ -25,7 +25,7 @@ static inline void __threadfence_system() { csim_fence(2); }
 
 namespace csim {
 struct Nothing {
-    static void exec(void* const*, unsigned) {}
+    CSIM_PLAIN static void exec(void* const*, unsigned) {}
 };
 
 enum class Shuffle { index, up, down, exclusive_or };
@@ -37,7 +37,7 @@ struct ShuffleSlot {
     Shuffle kind;
     bool valid;
 
-    static void exec(void* const* slots, unsigned) {
+    CSIM_PLAIN static void exec(void* const* slots, unsigned) {
         for (int lane = 0; lane < 32; lane++) {
             ShuffleSlot* s = static_cast<ShuffleSlot*>(slots[lane]);
             if (!s) continue;
@@ -66,16 +66,17 @@ struct ShuffleSlot {
     }
 };
 
-template <class T> inline T shuffle(Shuffle kind, unsigned mask, T value, int argument, int width, bool* valid,
-                                    const char* name, int line) {
+template <class T>
+CSIM_PLAIN inline T shuffle(Shuffle kind, unsigned mask, T value, int argument, int width, bool* valid,
+                            const char* name, int line, void* pc) {
     static_assert(sizeof(T) <= 32, "shuffles move at most 32 bytes");
     ShuffleSlot s;
     __builtin_memcpy(s.value, &value, sizeof(T));
     s.size = (int)sizeof(T), s.argument = argument, s.width = width, s.kind = kind, s.valid = true;
-    csim_warp_collective_at(mask, &s, &ShuffleSlot::exec, name, line);
+    csim_warp_collective_pc(mask, &s, &ShuffleSlot::exec, name, line, pc);
     if (valid) *valid = s.valid;
     if (!s.valid) {
-        csim_absent_lane(name, line);
+        csim_absent_lane(name, line, pc);
         __builtin_memset(s.result, csim_poison(), sizeof s.result);
     }
     __builtin_memcpy((void*)&value, s.result, sizeof(T));
@@ -85,7 +86,7 @@ template <class T> inline T shuffle(Shuffle kind, unsigned mask, T value, int ar
 struct VoteSlot {
     int predicate;
     unsigned ballot;
-    static void exec(void* const* slots, unsigned) {
+    CSIM_PLAIN static void exec(void* const* slots, unsigned) {
         unsigned ballot = 0;
         for (int lane = 0; lane < 32; lane++)
             if (slots[lane] && static_cast<VoteSlot*>(slots[lane])->predicate) ballot |= 1u << lane;
@@ -93,9 +94,9 @@ struct VoteSlot {
             if (slots[lane]) static_cast<VoteSlot*>(slots[lane])->ballot = ballot;
     }
 };
-inline unsigned vote(unsigned mask, bool predicate, const char* name, int line) {
+CSIM_PLAIN inline unsigned vote(unsigned mask, bool predicate, const char* name, int line, void* pc) {
     VoteSlot s{predicate, 0};
-    csim_warp_collective_at(mask, &s, &VoteSlot::exec, name, line);
+    csim_warp_collective_pc(mask, &s, &VoteSlot::exec, name, line, pc);
     return s.ballot;
 }
 
@@ -103,7 +104,7 @@ struct MatchSlot {
     unsigned long long value;
     unsigned same;
     bool all;
-    static void exec(void* const* slots, unsigned) {
+    CSIM_PLAIN static void exec(void* const* slots, unsigned) {
         for (int lane = 0; lane < 32; lane++) {
             MatchSlot* s = static_cast<MatchSlot*>(slots[lane]);
             if (!s) continue;
@@ -117,17 +118,17 @@ struct MatchSlot {
         }
     }
 };
-template <class T> inline MatchSlot match(unsigned mask, T value, const char* name, int line) {
+template <class T> CSIM_PLAIN inline MatchSlot match(unsigned mask, T value, const char* name, int line, void* pc) {
     static_assert(sizeof(T) <= 8, "matches compare at most 8 bytes");
     MatchSlot s{0, 0, false};
     __builtin_memcpy(&s.value, &value, sizeof(T));
-    csim_warp_collective_at(mask, &s, &MatchSlot::exec, name, line);
+    csim_warp_collective_pc(mask, &s, &MatchSlot::exec, name, line, pc);
     return s;
 }
 
 template <class T, class Op> struct ReduceSlot {
     T value;
-    static void exec(void* const* slots, unsigned) {
+    CSIM_PLAIN static void exec(void* const* slots, unsigned) {
         bool first = true;
         T total{};
         for (int lane = 0; lane < 32; lane++)
@@ -140,9 +141,10 @@ template <class T, class Op> struct ReduceSlot {
             if (slots[lane]) static_cast<ReduceSlot*>(slots[lane])->value = total;
     }
 };
-template <class Op, class T> inline T warp_reduce(unsigned mask, T value, const char* name, int line) {
+template <class Op, class T>
+CSIM_PLAIN inline T warp_reduce(unsigned mask, T value, const char* name, int line, void* pc) {
     ReduceSlot<T, Op> s{value};
-    csim_warp_collective_at(mask, &s, &ReduceSlot<T, Op>::exec, name, line);
+    csim_warp_collective_pc(mask, &s, &ReduceSlot<T, Op>::exec, name, line, pc);
     return s.value;
 }
 struct OpAdd {
@@ -165,14 +167,17 @@ struct OpXor {
 };
 }  // namespace csim
 
-static inline void __syncwarp(unsigned mask = 0xffffffffu, int line = __builtin_LINE()) {
+// The functions themselves are uninstrumented and so never inlined into a kernel: the return address is the kernel's.
+#define CSIM_PC __builtin_return_address(0)
+CSIM_PLAIN static inline void __syncwarp(unsigned mask = 0xffffffffu, int line = __builtin_LINE()) {
     char nothing;
-    csim_warp_collective_at(mask, &nothing, &csim::Nothing::exec, "__syncwarp", line);
+    csim_warp_collective_pc(mask, &nothing, &csim::Nothing::exec, "__syncwarp", line, CSIM_PC);
 }
 
-#define CSIM_SHUFFLE(NAME, KIND)                                                                             \
-    template <class T> inline T NAME(unsigned mask, T v, int a, int width = 32, int line = __builtin_LINE()) { \
-        return csim::shuffle(csim::Shuffle::KIND, mask, v, a, width, nullptr, #NAME, line);                   \
+#define CSIM_SHUFFLE(NAME, KIND)                                                                            \
+    template <class T>                                                                                      \
+    CSIM_PLAIN inline T NAME(unsigned mask, T v, int a, int width = 32, int line = __builtin_LINE()) {      \
+        return csim::shuffle(csim::Shuffle::KIND, mask, v, a, width, nullptr, #NAME, line, CSIM_PC);        \
     }
 CSIM_SHUFFLE(__shfl_sync, index)
 CSIM_SHUFFLE(__shfl_up_sync, up)
@@ -180,30 +185,31 @@ CSIM_SHUFFLE(__shfl_down_sync, down)
 CSIM_SHUFFLE(__shfl_xor_sync, exclusive_or)
 #undef CSIM_SHUFFLE
 
-static inline unsigned __ballot_sync(unsigned mask, int p, int line = __builtin_LINE()) {
-    return csim::vote(mask, p != 0, "__ballot_sync", line);
+CSIM_PLAIN static inline unsigned __ballot_sync(unsigned mask, int p, int line = __builtin_LINE()) {
+    return csim::vote(mask, p != 0, "__ballot_sync", line, CSIM_PC);
 }
-static inline int __any_sync(unsigned mask, int p, int line = __builtin_LINE()) {
-    return csim::vote(mask, p != 0, "__any_sync", line) != 0;
+CSIM_PLAIN static inline int __any_sync(unsigned mask, int p, int line = __builtin_LINE()) {
+    return csim::vote(mask, p != 0, "__any_sync", line, CSIM_PC) != 0;
 }
-static inline int __all_sync(unsigned mask, int p, int line = __builtin_LINE()) {
-    return csim::vote(mask, p == 0, "__all_sync", line) == 0;
+CSIM_PLAIN static inline int __all_sync(unsigned mask, int p, int line = __builtin_LINE()) {
+    return csim::vote(mask, p == 0, "__all_sync", line, CSIM_PC) == 0;
 }
-static inline int __uni_sync(unsigned mask, int p, int line = __builtin_LINE()) {
-    unsigned b = csim::vote(mask, p != 0, "__uni_sync", line);
+CSIM_PLAIN static inline int __uni_sync(unsigned mask, int p, int line = __builtin_LINE()) {
+    unsigned b = csim::vote(mask, p != 0, "__uni_sync", line, CSIM_PC);
     return b == 0 || b == (mask & csim_live_lanes());
 }
-template <class T> inline unsigned __match_any_sync(unsigned mask, T v, int line = __builtin_LINE()) {
-    return csim::match(mask, v, "__match_any_sync", line).same;
+template <class T> CSIM_PLAIN inline unsigned __match_any_sync(unsigned mask, T v, int line = __builtin_LINE()) {
+    return csim::match(mask, v, "__match_any_sync", line, CSIM_PC).same;
 }
-template <class T> inline unsigned __match_all_sync(unsigned mask, T v, int* pred, int line = __builtin_LINE()) {
-    csim::MatchSlot s = csim::match(mask, v, "__match_all_sync", line);
+template <class T>
+CSIM_PLAIN inline unsigned __match_all_sync(unsigned mask, T v, int* pred, int line = __builtin_LINE()) {
+    csim::MatchSlot s = csim::match(mask, v, "__match_all_sync", line, CSIM_PC);
     *pred = s.all;
     return s.all ? s.same : 0;
 }
-#define CSIM_REDUCE(NAME, OP, T)                                                          \
-    static inline T NAME(unsigned mask, T v, int line = __builtin_LINE()) {                \
-        return csim::warp_reduce<csim::OP>(mask, v, #NAME, line);                          \
+#define CSIM_REDUCE(NAME, OP, T)                                                        \
+    CSIM_PLAIN static inline T NAME(unsigned mask, T v, int line = __builtin_LINE()) {  \
+        return csim::warp_reduce<csim::OP>(mask, v, #NAME, line, CSIM_PC);              \
     }
 CSIM_REDUCE(__reduce_add_sync, OpAdd, unsigned)
 CSIM_REDUCE(__reduce_add_sync, OpAdd, int)
@@ -215,6 +221,7 @@ CSIM_REDUCE(__reduce_and_sync, OpAnd, unsigned)
 CSIM_REDUCE(__reduce_or_sync, OpOr, unsigned)
 CSIM_REDUCE(__reduce_xor_sync, OpXor, unsigned)
 #undef CSIM_REDUCE
+#undef CSIM_PC
 
 // The lanes that reach this call before they have to wait somewhere else: the largest group that could be converged
 // here. A chip may return any subset of it.

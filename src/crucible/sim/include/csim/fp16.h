@@ -45,7 +45,7 @@ template <class H> inline H relu(H x) {
 }
 template <class H> inline H saturated(H x) {
     double v = to_double(x);
-    return from_double<H>(v >= 0.0 ? (v < 1.0 ? v : 1.0) : 0.0);
+    return from_double<H>(v > 0.0 ? (v < 1.0 ? v : 1.0) : 0.0);
 }
 }  // namespace csim
 

@@ -177,7 +177,7 @@ CSIM_MATH float __fdividef(float a, float b) { return a / b; }
 CSIM_MATH float fdividef(float a, float b) { return a / b; }
 CSIM_MATH double fdivide(double a, double b) { return a / b; }
 CSIM_MATH float fdivide(float a, float b) { return a / b; }
-CSIM_MATH float __saturatef(float x) { return x >= 0.0f ? (x < 1.0f ? x : 1.0f) : 0.0f; }  // NaN gives +0
+CSIM_MATH float __saturatef(float x) { return x > 0.0f ? (x < 1.0f ? x : 1.0f) : 0.0f; }  // NaN and -0 give +0
 
 // ---- arithmetic with a named rounding. The plain operators round to nearest; the others run with the processor's
 // rounding switched, through volatile copies so that the compiler cannot move the operation out of the switched part.

@@ -1,16 +1,17 @@
 // Tensor-core instructions: mma.sync, ldmatrix, stmatrix, movmatrix, as warp collectives on register fragments.
 //
 // Numbers: operands are taken as the hardware takes them (tf32 uses the top 19 bits of a float, whatever the rest
-// holds); products are exact; a product and its accumulator are summed without intermediate rounding, and the one final
-// rounding to f32 is towards zero, which is how these units behave (long sums drift downwards in magnitude: a kernel
-// that never promotes its accumulator shows it here too). Accumulation to f16 rounds to nearest. Real chips also cut
-// very small addends during alignment; that part is not modelled.
+// holds) and products are exact. Accumulation to f32 is what an H200 does, bit for bit on random fragments
+// (tests/gpu/test_wrappers.py): all addends are cut to 26 bits below the largest exponent among them, a product's being
+// the sum of its factors', added exactly, and the sum is cut to f32 towards zero. So long sums drift downwards in
+// magnitude, and a kernel that never promotes its accumulator shows it here too. Accumulation to f16 rounds to nearest.
 //
 // Fragments: with g = lane / 4, t = lane % 4 and e elements in one 32-bit register, register (kb, half) of A holds
 // A[g + 8*half][kb*4e + t*e ..], register kb of B holds B[kb*4e + t*e ..][g], and C/D hold [g + 8*half][2t .. 2t+1].
 // Every shape below follows this one rule.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -66,6 +67,26 @@ CSIM_HERE float toward_zero(double x) {
     return f;
 }
 
+// The exponent e of x = m * 2^e with 0.5 <= m < 1.
+CSIM_HERE int exponent_of(double x) { return int(bit_cast<uint64_t>(x) >> 52 & 0x7ff) - 1022; }
+
+// One dot product as the tensor cores add it up (see the top of this file).
+template <int K> CSIM_HERE float aligned_sum(double c, const double* a, const double* b) {
+    constexpr int kept = 26;
+    double exact = c;
+    int top = c ? exponent_of(c) : -5000;
+    for (int k = 0; k < K; ++k) {
+        const double product = a[k] * b[k];
+        exact += product;
+        if (product) top = std::max(top, exponent_of(a[k]) + exponent_of(b[k]) - 1);
+    }
+    if (!std::isfinite(exact) || top == -5000) return (float)exact;
+    const double scale = std::ldexp(1.0, std::min(kept - top, 1000));
+    int64_t sum = (int64_t)(c * scale);
+    for (int k = 0; k < K; ++k) sum += (int64_t)(a[k] * b[k] * scale);
+    return toward_zero((double)sum / scale);
+}
+
 // A collective of the whole warp sets `incomplete` in every slot when a lane is missing; the caller then says so.
 CSIM_EXEC inline bool whole_warp(void* const* slots) {
     for (int lane = 0; lane < 32; ++lane)
@@ -109,7 +130,9 @@ template <class A, class B, Acc ACC, int M, int K, class R> struct Multiply {
                 for (int j = 0; j < 2; ++j) {
                     sum[j] = accumulator(s->c, half, j);
                     const Value *row = a[g + 8 * half], *column = b[2 * t + j];
-                    for (int k = 0; k < K; ++k) sum[j] += row[k] * column[k];
+                    if constexpr (ACC == Acc::f32) sum[j] = aligned_sum<K>(sum[j], row, column);
+                    else
+                        for (int k = 0; k < K; ++k) sum[j] += row[k] * column[k];
                 }
                 finish(s->d, half, sum, s->saturate);
             }
@@ -127,7 +150,7 @@ template <class A, class B, Acc ACC, int M, int K, class R> struct Multiply {
         } else {
             for (int j = 0; j < 2; ++j) {
                 R& out = d[2 * half + j];
-                if constexpr (ACC == Acc::f32) out = bit_cast<uint32_t>(toward_zero(sum[j]));
+                if constexpr (ACC == Acc::f32) out = bit_cast<uint32_t>((float)sum[j]);
                 else if constexpr (ACC == Acc::f64) out = sum[j];
                 else out = (uint32_t)(saturate ? sum[j] > INT32_MAX   ? INT32_MAX
                                                  : sum[j] < INT32_MIN ? INT32_MIN

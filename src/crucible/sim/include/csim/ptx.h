@@ -180,7 +180,7 @@ template <class T> inline T copysign(T sign, T magnitude) { return std::copysign
 template <class T> inline T saturate(T a) {  // .sat on floating point: the unit interval, NaN to zero
     if constexpr (is_pair<T>) return each(a, [](auto x) { return saturated(x); });
     else if constexpr (is_scalar_half<T>) return saturated(a);
-    else if constexpr (std::is_floating_point_v<T>) return a >= 0 ? (a < 1 ? a : (T)1) : (T)0;
+    else if constexpr (std::is_floating_point_v<T>) return a > 0 ? (a < 1 ? a : (T)1) : (T)0;  // -0 gives +0, as on a chip
     else return a;
 }
 template <class T> inline T relu(T a) {
