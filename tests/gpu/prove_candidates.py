@@ -68,14 +68,25 @@ def main() -> int:
     parser.add_argument("--limit", type=float, default=400, help="seconds for one candidate")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--only", nargs="*", default=["correct/"], help="names that begin so")
+    parser.add_argument(
+        "--alone", nargs="*", default=[], help="problems that fill the GPU: one at a time, with prove --quick"
+    )
     parser.add_argument("extra", nargs="*", help="further options for prove")
     arguments = parser.parse_args()
     from candidates.manifest import EXPECTATIONS
 
     chosen = [e for e in EXPECTATIONS if e.gpu and any(e.name.startswith(p) for p in arguments.only)]
+    heavy = [e for e in chosen if any(e.reference.stem == name for name in arguments.alone)]
     rows = []
-    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
-        waiting = [pool.submit(judge, e, Path(folder), arguments.extra, arguments.limit) for e in chosen]
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        concurrent.futures.ThreadPoolExecutor(1) as alone,
+        concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool,
+    ):
+        waiting = [alone.submit(judge, e, Path(folder), arguments.extra + ["--quick"], arguments.limit) for e in heavy]
+        waiting += [
+            pool.submit(judge, e, Path(folder), arguments.extra, arguments.limit) for e in chosen if e not in heavy
+        ]
         for future in concurrent.futures.as_completed(waiting):
             row = future.result()
             rows.append(row)

@@ -17,4 +17,4 @@ def get_inputs():
 
 
 def get_init_inputs():
-    return [3, 2, 1, 2]
+    return [3, 2, 1, 1]

@@ -184,6 +184,8 @@ def test_race_global(kernels, schedule, name, grid, block, args):
 def test_barrier_divergence(kernels):
     expect(kernels, "barrier_divergence", "half_at_barrier", 1, 64, [f(64), f(64)])
     sim.reset()
+    expect(kernels, "barrier_divergence", "skips_barrier", 1, 64, [f(64), f(64)])
+    sim.reset()
     expect(kernels, "barrier_divergence", "loop_counts_differ", 1, 64, [np.arange(64, dtype=np.int32) // 32, f(64)])
 
 

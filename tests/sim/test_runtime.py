@@ -197,7 +197,7 @@ def test_ragged_tile(kernels, schedule):
     x, y = floats(13, 32), sim.DeviceArray((13, 32), np.float32)
     kernels("ragged_tile", 2, (32, 8), [x, y, 13])
     np.testing.assert_allclose(y.numpy(), np.repeat(x.sum(1), 32).reshape(13, 32), rtol=1e-4, atol=1e-5)
-    assert [s["code"] for s in sim.suspects()] == ["uninitialised_read"]   # noticed, and rightly not held against it
+    assert [s["code"] for s in sim.suspects()] == ["uninitialised_read"]  # noticed, and rightly not held against it
 
 
 def test_counts(kernels):

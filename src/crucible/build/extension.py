@@ -254,6 +254,7 @@ def _compile(
     def one(index: int, path: Path) -> None:
         command = [
             toolchain.gxx(), *DEVICE_FLAGS, *prefix, *_include_flags(), *spec.flags, "-c", str(path), "-o", f"{path}.o",
+            f"-fdebug-prefix-map={folder}=.",  # a line is known by the user's file, wherever it was compiled
         ]  # fmt: skip
         try:
             code, log = run(command, timeout=spec.timeout, cwd=str(folder))

@@ -122,8 +122,8 @@ class SequentialSums(TorchDispatchMode):
     """Contractions and sums with the terms added one after the other in float32 (CPU only).
 
     That is what a straightforward kernel does: one thread an output element, one running total. A CPU library adds in
-    blocks and vectors and is several times more accurate, which would be an unfair yardstick for a GPU kernel. Where terms
-    differ much in size the order decides, and nobody owes us one: ``backwards`` adds from the last to the first.
+    blocks and vectors and is several times more accurate, which would be an unfair yardstick for a GPU kernel. Where
+    terms differ much in size the order decides, and nobody owes us one: ``backwards`` adds from the last to the first.
     """
 
     def __init__(self, *, backwards: bool = False) -> None:

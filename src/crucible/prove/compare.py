@@ -191,10 +191,11 @@ def _measure_exact(t: torch.Tensor, g: torch.Tensor) -> Error:
 def expectations(truth: torch.Tensor, eager: torch.Tensor, *, extreme: bool = False) -> torch.Tensor | None:
     """What each element must be, where that is not simply 'finite and near the truth'; None where it is everywhere.
 
-    nan and inf are demanded where the float64 truth has them and eager agrees. Where the truth is finite but beyond the
-    dtype, either will do: which one, and with which sign, depends on the order in which partial sums overflow. Where eager
-    overflowed on the way to a finite truth nothing is demanded: a candidate cannot be blamed for doing no better, nor
-    for doing better. With ``extreme`` inputs the same holds for finite values of eager that are off by half or more.
+    nan and inf are demanded where the float64 truth has them and eager agrees. Where the truth is finite but beyond
+    the dtype, either will do: which one, and with which sign, depends on the order in which partial sums overflow.
+    Where eager overflowed on the way to a finite truth nothing is demanded: a candidate cannot be blamed for doing no
+    better, nor for doing better. With ``extreme`` inputs the same holds for finite values of eager that are off by half
+    or more.
     """
     if not eager.is_floating_point():
         return None
@@ -275,7 +276,9 @@ def judge(
     error = measure(truth, got, mask, classes=bool(yard.classes))
     factor = (LOST_FACTOR if yard.l2 > LOST else FACTOR) * slack(truth.numel())
     limit_l2 = max(factor * yard.l2, floor_l2(dtype))
-    limit_worst = max(factor * yard.worst, floor_worst(dtype))
+    # The worst of n elements is a noisy number: at least what errors of the yardstick's size, evenly spread, lead to.
+    expected_worst = yard.l2 * math.sqrt(2 * math.log(max(truth.numel(), 2)))
+    limit_worst = max(factor * max(yard.worst, expected_worst), floor_worst(dtype))
     misplaced = wrong_class(mask, got) if mask is not None else None
     if misplaced is not None:
         return Judgement(False, error, limit_l2, limit_worst, demanded=misplaced[1], where=misplaced[0])

@@ -18,7 +18,7 @@ def compiler(hidden: Sequence[Path], memory_bytes: int = 8 << 30) -> toolchain.R
         with tempfile.TemporaryDirectory(prefix="crucible-compile-") as scratch:
             log = Path(scratch) / "log"
             # The whole log, not only its end: the first error is the one that counts.
-            shell = ["/bin/sh", "-c", 'exec "$@" >"$0" 2>&1', str(log), *command]
+            shell = ["/bin/sh", "-c", 'cd "$1" && shift && exec "$@" >"$0" 2>&1', str(log), cwd or scratch, *command]
             limits = Limits(wall_s=timeout, memory_bytes=memory_bytes)
             try:
                 with Child(

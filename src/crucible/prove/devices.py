@@ -169,10 +169,10 @@ class GpuDevice(CpuDevice):
 
     def poison(self, elements: int) -> None:
         # Blocks of several sizes go back to the caching allocator full of NaN; torch.empty hands them out again.
-        blocks = [
-            torch.full((max(n, 1),), float("nan"), device=self.device)
-            for n in (128, 1 << 14, 1 << 18, elements // 4, elements, elements, 2 * elements)
-        ]
+        blocks = []
+        with contextlib.suppress(torch.cuda.OutOfMemoryError):
+            for n in (128, 1 << 14, 1 << 18, elements // 4, elements, elements, 2 * elements):
+                blocks.append(torch.full((max(n, 1),), float("nan"), device=self.device))
         torch.cuda.synchronize()
         del blocks
 

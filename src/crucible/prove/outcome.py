@@ -6,6 +6,7 @@ The order of the questions matters: the first that applies names the cause, and 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -51,10 +52,14 @@ def error_text(error: dict[str, Any], file: str) -> str:
 
 
 def memory_finding(report: dict[str, Any]) -> Finding:
+    """A simulator report; its message without our prefix and without folders before the candidate's file name."""
     code = report.get("code")
+    text = str(report.get("message", code)).removeprefix("crucible-sim: ")
+    text = re.sub(r"(?<![\w.-])/\S*/(?=[^/\s]+\.py:\d)", "", text)
+    report = {**report, "message": text}
     if code not in BY_CHECK["memory"]:
         return Finding("crashed", str(report.get("message", "the simulator stopped the kernel")), {"report": report})
-    return Finding(code, str(report.get("message", code)), {"report": report})
+    return Finding(code, text, {"report": report})
 
 
 def build_finding(build: dict[str, Any], file: str) -> Finding:
@@ -84,13 +89,12 @@ def error_finding(error: dict[str, Any], file: str, code: str, what: str) -> Fin
     return Finding(code, f"{what}: {error_text(error, file)}", {"error": error})
 
 
-def search_fault(reply: dict[str, Any], around: Sequence[Path]) -> Finding | None:
-    """A candidate that opens the reference, or looks through the folders above its own, the reference's or ours."""
-    folders = {str(p) for path in around for p in path.parents}
-    names = {str(p) for p in around}
+def search_fault(reply: dict[str, Any], reference: Path, root: Path) -> Finding | None:
+    """A candidate that opens the reference, or looks through the folders above its own or the reference's."""
+    folders = {str(p) for p in (*reference.parents, root, *root.parents)}
     for row in facts_of(reply).get("touched", []):
         kind, path = str(row[0]), str(row[1])
-        if kind == "open" and (path in names or any(Path(path).name == Path(n).name for n in names)):
+        if kind == "open" and (path == str(reference) or Path(path).name == reference.name):
             return Finding(
                 "reads_reference", f"the candidate opens {path}: it must not see the reference", {"path": path}
             )

@@ -197,7 +197,7 @@ class Reference:
                 return None
             if spec.layout == "expanded" and v.dim() > 0:
                 return torch.full([1] * v.dim(), 0.75, dtype=v.dtype).expand(v.shape)
-            return generate.with_layout(torch.randn(v.shape, generator=generator).to(v.dtype), spec.layout)
+            return generate.with_layout(generate.standard_normal(v.shape, generator).to(v.dtype), spec.layout)
 
         return [cotangent(v) for _, v in shape_run.outputs]
 

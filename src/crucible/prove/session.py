@@ -155,11 +155,13 @@ class Session:
         self.limits: list[str] = []
         self.warnings: list[Finding] = []
         self.scan = Scan()
+        self.fixed_size = False  # on a GPU: the candidate refuses the small sizes
         self.training = True  # the mode of the main checks; False where the reference draws random numbers in training
         self.seconds_a_call = 0.0
         self._ids = itertools.count(1)
         self._reference_thread = ThreadPoolExecutor(1)
         self._stack = contextlib.ExitStack()
+        self._closing = False
         self._reference: Child | None = None
         self._candidate: Child | None = None
         self._prefetched: dict[Spec, Future[tuple[dict[str, Any], dict[str, Any]]]] = {}
@@ -168,9 +170,10 @@ class Session:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._reference_thread.shutdown(wait=False, cancel_futures=True)
+        # The reference's thread must have let go of its child before that is closed.
+        self._closing = True
+        self._reference_thread.shutdown(wait=True, cancel_futures=True)
         self._stack.close()
-        self._reference_thread.shutdown(wait=True)
         shutil.rmtree(self.root, ignore_errors=True)
 
     # --- starting ---------------------------------------------------------------------------------------------------
@@ -207,7 +210,8 @@ class Session:
         """One request to the reference worker (only from its own thread, or while that thread is idle)."""
         assert self._reference is not None
         try:
-            reply = self._reference.request(message, timeout=max(600.0, 4 * self.options.timeout))
+            limit = max(600.0, 4 * self.options.timeout)
+            reply = self._reference.request(message, timeout=limit, tick=self._stop_if_closing)
         except ChildDied as death:
             tail = death.output_tail.strip()[-500:]
             raise Refutation(
@@ -229,6 +233,10 @@ class Session:
             raise Refutation(Finding("reference_error", str(reply.get("problem", "the reference cannot be used"))))
         return reply
 
+    def _stop_if_closing(self, waited: float) -> None:
+        if self._closing:
+            raise Refutation(Finding("infrastructure", "the run is over"))
+
     def reference(self, message: dict[str, Any]) -> dict[str, Any]:
         """A request to the reference worker, in its thread, waited for."""
         return self._reference_thread.submit(self.ask_reference, message).result()
@@ -249,10 +257,11 @@ class Session:
         """A candidate worker with its device ready and nothing loaded."""
         options = self.options
         needed = _file_bytes(self.problem, declared=options.device == "cuda")
+        on_gpu = options.device == "cuda"  # tensors of the declared size then pass through memory and files
         limits = Limits(
             wall_s=max(1800.0, 30 * options.timeout),
-            memory_bytes=options.memory_bytes or memory_limit(needed),
-            disk_bytes=(4 << 30) + 8 * needed,
+            memory_bytes=options.memory_bytes or memory_limit((64 << 30) if on_gpu else needed),
+            disk_bytes=(64 << 30) if on_gpu else (4 << 30) + 8 * needed,
         )
         env = _environment()
         if options.device != "cuda":
@@ -351,7 +360,7 @@ class Session:
             )
         if examine:
             found = violation_finding(worker.violations, self.reference_path)
-            found = found or outcomes.search_fault(reply, [self.reference_path, self.truths / "x"])
+            found = found or outcomes.search_fault(reply, self.reference_path, self.root)
             found = found or outcomes.process_fault(reply, self.file)
             if found is not None:
                 raise Refutation(found)
@@ -462,7 +471,12 @@ class Session:
 
     @property
     def small(self) -> tuple[int, ...]:
-        return tuple(f["small"] for f in self.problem["free"])
+        return self.declared if self.fixed_size else tuple(f["small"] for f in self.problem["free"])
+
+    @property
+    def light_trial(self) -> Trial:
+        """A main trial at the small sizes, where there is one: for runs that need not be large."""
+        return next((t for t in self.trials if t.spec.sizes == self.small), self.trials[0])
 
     @property
     def declared(self) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import json
+import os
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -51,6 +52,7 @@ def install(*, capability: tuple[int, int] = (9, 0)) -> None:
     _glue.crucible_device_ops.restype = ctypes.c_char_p
     _glue.crucible_current_stream.restype = ctypes.c_void_p
     _glue.crucible_device_install()
+    _runtime.csim_source_folder(os.getcwd().encode())  # reports quote lines of files that are named without a folder
     configure(compute_capability=capability[0] * 10 + capability[1])
 
     from crucible.sim import torch_cuda

@@ -215,9 +215,8 @@ mutation(
 )
 mutation(
     "store_off_by_one", "conv_transpose2d", "out_of_bounds",
-    "One element too many is computed and stored.",
-    ("  const int64_t total = g.batch * g.out_channels * g.out_h * g.out_w;\n",
-     "  const int64_t total = g.batch * g.out_channels * g.out_h * g.out_w + 1;\n"),
+    "Every result lands one element further on, the last one behind the tensor.",
+    ("    y[i] = static_cast<T>(sum);", "    y[i + 1] = static_cast<T>(sum);"),
     gpu=False,
 )
 mutation(

@@ -209,6 +209,14 @@ __global__ void half_at_barrier(const float* x, float* y) {
         __syncthreads();                                    // BUG
     }
 }
+__global__ void skips_barrier(const float* x, float* y) {
+    __shared__ float s[64];
+    s[threadIdx.x] = x[threadIdx.x];
+    if (threadIdx.x < 48) __syncthreads();                  // BUG either
+    y[threadIdx.x] = s[63 - threadIdx.x];
+    __syncthreads();                                        // BUG
+    s[threadIdx.x] = 0.f;
+}
 __global__ void loop_counts_differ(const int* n, float* y) {
     for (int i = 0; i < n[threadIdx.x]; i++) __syncthreads();   // BUG either
     y[threadIdx.x] = warp_sum(1.f);

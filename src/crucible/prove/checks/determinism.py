@@ -57,8 +57,9 @@ def _again(session: Session, trial: Trial, names: list[str]) -> Trial:
 
 def _reference_trial(session: Session) -> Trial:
     """The trial to repeat: one with gradients, unless the problem is heavy."""
-    chosen = [t for t in session.trials if t.spec.grads != session.heavy]
-    return (chosen or session.trials)[-1]
+    trials = [t for t in session.trials if t.spec.sizes == session.small] or session.trials
+    chosen = [t for t in trials if t.spec.grads != session.heavy]
+    return (chosen or trials)[-1]
 
 
 def _compare(first: Trial, second: Trial, names: list[str], words: str) -> dict[str, float]:

@@ -20,21 +20,22 @@ def specs(session: Session) -> Iterator[Spec]:
     """The main trials, most telling first. What is made later may depend on how the first went."""
     options = session.options
     grads = not options.forward_only
-    sizes = session.main_sizes
     shared = session.seed("shared")
 
     def spec(name: str, **values: Any) -> Spec:
-        return Spec(name, session.seed(name), **{"sizes": sizes, "training": session.training, **values})
+        return Spec(name, session.seed(name), **{"sizes": session.small, "training": session.training, **values})
 
-    if not session.heavy or options.device == "cuda":
+    if session.main_sizes != session.small:  # on a GPU: once as declared, everything else small
+        yield spec("the declared size", values="normal", grads=grads, weights_seed=shared, sizes=session.main_sizes)
+    if not session.heavy:
         yield spec("declared inputs, initial weights", weights="initial", grads=grads)
     yield spec("normal inputs, fresh weights", values="normal", grads=grads, weights_seed=shared)
     if not session.heavy:
-        # Exact operands: no TF32 error to hide behind. Small sizes do: what is exact is exact at any size.
-        yield spec("exact operands", values="grid", weights="grid", grads=grads, sizes=session.small)
+        # Exact operands: no TF32 error to hide behind.
+        yield spec("exact operands", values="grid", weights="grid", grads=grads)
     if options.quick:
         return
-    yield spec("eval mode", training=False, weights_seed=shared, sizes=session.small)
+    yield spec("eval mode", training=False, weights_seed=shared)
     for i in range(options.trials - 2):
         slow = session.heavy or session.seconds_a_call > SLOW_CALL
         if slow and i > 0:
@@ -44,13 +45,20 @@ def specs(session: Session) -> Iterator[Spec]:
 
 def run(session: Session, check: Check) -> None:
     worst, closest = 0.0, {"1e-4": True, "1e-2": True}
-    for spec, trial in session.run_all(specs(session)):
+    mode: dict[str, Any] = {"device": {"profile": True}} if session.options.device == "cuda" else {}
+    for spec, trial in session.run_all(specs(session), **mode):
         if isinstance(trial, Refused):
+            if trial.memory:
+                check.note(f"{spec.name}: left out, the reference does not fit the device's memory in float64")
+                continue
             if not session.trials and spec.weights == "initial":
                 raise Refutation(Finding("reference_error", f"the reference fails on its own inputs: {trial}"))
             check.note(f"{spec.name}: left out, the reference refuses it ({trial})")
             continue
         session.seconds_a_call = max(session.seconds_a_call, float(trial.reply.get("seconds", 0.0)))
+        if _refuses_small(session, trial):
+            check.note(f"refuses {spec.name}: {trial.error['type'] if trial.error else ''}")
+            continue
         judge_outputs(session, trial)
         session.trials.append(trial)
         for name in trial.output_names:
@@ -73,6 +81,20 @@ def run(session: Session, check: Check) -> None:
     )
     if any(t.truth["from_eager"] for t in session.trials):
         check.note("the reference does not run in float64: compared with eager itself")
+
+
+def _refuses_small(session: Session, trial: Trial) -> bool:
+    """On a GPU: right at the declared size, and an error at the small one. Everything else then runs as declared."""
+    error = trial.error
+    if (
+        error is None
+        or error.get("stage") == "backward"
+        or trial.spec.sizes == session.main_sizes
+        or not session.trials
+    ):
+        return False
+    session.fixed_size = True
+    return True
 
 
 def settle_mode(session: Session) -> None:

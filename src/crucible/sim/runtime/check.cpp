@@ -208,6 +208,7 @@ void split(Place& place, size_t word) {
     Cell& c = place.words[word];
     if (c.read & kSplit) return;
     for (size_t i = 0; i < 4; i++) place.bytes[word * 4 + i] = c;
+    if (place.words == hot.shared.words) launch->split_shared = true;
     c.write = 0;
     c.read = kSplit;
 }

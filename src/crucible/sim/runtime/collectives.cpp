@@ -124,6 +124,7 @@ void release_barrier(Block& b, int id) {
     else
         for (Thread& t : b.threads) release(t);
     if (everybody || clock >= kMaxClock) {
+        if (everybody) report_held_race();
         new_epoch(b);
         return;
     }
@@ -154,7 +155,7 @@ void arrive(Block& b, int id, int threads, const char* name, int line, void* sit
         report_from_device("launch_error", site, "barrier number %d does not exist (0 to 15 do)", id);
     Barrier& bar = b.barriers[id];
     const uint32_t whole = uint32_t(b.threads.size() + 31) / 32 * 32;
-    const uint32_t expected = uint32_t(threads) == whole ? 0 : uint32_t(threads);   // 0: all live threads
+    const uint32_t expected = uint32_t(threads);   // 0: all live threads; a number counts whoever comes
     if (threads < 0 || threads % 32 || expected > whole)
         report_from_device("barrier_divergence", site,
                            "%s expects %d threads, which is not a multiple of 32 up to the block's %zu", name,
@@ -163,7 +164,7 @@ void arrive(Block& b, int id, int threads, const char* name, int line, void* sit
         bar.expected = expected;
         bar.name = name;
         bar.line = line;
-    } else if (bar.expected != expected) {
+    } else if ((bar.expected ? bar.expected : whole) != (expected ? expected : whole)) {
         report_from_device("barrier_divergence", site,
                            "%s expects %d threads while threads already wait at the same barrier for %u", name,
                            threads, target(b, bar));

@@ -88,7 +88,7 @@ struct Barrier {
     int line = 0;
     int count = 0;
     bool all = true, any = false;
-    // of threads that arrived without waiting (bar.arrive): their warps, and the clocks from which on they are not ordered
+    // of threads that arrived without waiting (bar.arrive): warps, and the clocks from which on they are not ordered
     uint32_t passing = 0, passing_clock[32] = {}, passing_acquired = 0, passing_fenced = 0;
 };
 
@@ -127,7 +127,6 @@ struct Block {
     std::vector<unsigned char> saved_data;
     std::vector<Cell> saved_words, saved_bytes;
     bool saved = false;
-    bool saved_has_bytes = false;
 };
 
 struct Pending {   // an unordered write whose effect is judged once it has happened: equal values are no race
@@ -140,8 +139,8 @@ struct Pending {   // an unordered write whose effect is judged once it has happ
     void* pc = nullptr;
 };
 
-// A tensor that is written all over and that nobody has written to in this launch: reads of it need no record. (Reads that
-// come before the launch's first write to a tensor are therefore unknown to the race check.)
+// A tensor that is written all over and that nobody has written to in this launch: reads of it need no record.
+// (Reads that come before the launch's first write to a tensor are therefore unknown to the race check.)
 struct Quiet {
     uintptr_t base = 0;
     size_t size = 0;
@@ -189,6 +188,7 @@ struct Launch {
     bool failed = false;
     bool wrote = false;
     bool any_fence = false;
+    bool split_shared = false;      // static shared memory is tracked by the byte in places
     bool sampled = false;
     uint32_t begin = 0;             // first epoch
     std::vector<uint32_t> owner;    // block of each epoch since `begin` (kept only once interleaved)

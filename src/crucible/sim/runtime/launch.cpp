@@ -196,6 +196,7 @@ int run_launch(const csim_launch_info& info) {
     watchdog_stop();
     active_hot = nullptr;
     in_runtime = false;
+    report_held_race();
     settle_candidates(l);
     settle_flow();
     total_accesses += hot.accesses - before;

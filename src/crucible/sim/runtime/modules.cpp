@@ -296,6 +296,7 @@ SourceLine source_line(const void* pc) {
             size_t colon = place.rfind(':');
             if (colon != std::string::npos) {
                 here.file = place.substr(0, colon);
+                if (here.file.rfind("./", 0) == 0) here.file.erase(0, 2);
                 here.line = atoi(place.c_str() + colon + 1);
             }
             found = here.line > 0 && !library_file(here.file);

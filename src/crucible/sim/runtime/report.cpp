@@ -4,6 +4,7 @@
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <set>
 #include <stdexcept>
 
@@ -20,6 +21,8 @@ struct Report {
 };
 std::vector<Finding> raw, raw_suspects;
 std::vector<Report> reports, suspects;
+Finding held;                // a race, not yet reported
+bool race_held = false;
 std::string last, last_kind;
 std::set<void*> suspected;   // one suspicion per instruction is enough
 
@@ -101,9 +104,21 @@ std::string json_string(const std::string& text) {
 
 std::string json_triple(uint3 v) { return format_text("[%u, %u, %u]", v.x, v.y, v.z); }
 
+// A race is held back until its block is through or at its next barrier: threads that part ways at a barrier race too,
+// and then the parting is what to report.
 void report(Finding f) {
+    const bool race = !strncmp(f.code, "race_", 5), parting = strstr(f.code, "_divergence") != nullptr;
+    if (race && current) {
+        RuntimeSection guard;
+        place(f);
+        if (!race_held) held = std::move(f);
+        race_held = true;
+        return;
+    }
     in_runtime = true;
     place(f);
+    if (race_held && !parting) f = std::move(held);
+    race_held = false;
     raw.push_back(std::move(f));
     if (!current) {
         if (launch) launch->failed = true;   // the scheduler itself speaks; the launch will finish the sentence
@@ -131,6 +146,16 @@ void suspect(Finding f) {
     if (!suspected.insert(f.pc).second) return;
     place(f);
     raw_suspects.push_back(std::move(f));
+}
+
+void report_held_race() {
+    if (!race_held) return;
+    in_runtime = true;
+    race_held = false;
+    raw.push_back(std::move(held));
+    if (current) abandon();
+    launch->failed = true;
+    in_runtime = false;
 }
 
 bool any_filed() { return !raw.empty(); }

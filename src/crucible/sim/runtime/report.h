@@ -20,8 +20,9 @@ struct Finding {
     long bytes_past = 0;
 };
 
-// File a finding about the running thread and stop the launch. Returns only when called outside device code.
+// File a finding about the running thread and stop the launch. Returns when called outside device code, and for races.
 void report(Finding f);
+void report_held_race();               // at a barrier of the whole block, or its end: a race found before is reported now
 void report_from_device(const char* code, void* pc, const char* format, ...) __attribute__((format(printf, 3, 4)));
 void suspect(Finding f);               // note it, go on
 

@@ -136,18 +136,41 @@ void reclaim_stacks(Block& b) {
         if (t.stack) stacks.give(t.stack), t.stack = nullptr;
 }
 
+// Static shared memory is one copy for all blocks; while blocks take turns, each keeps its own aside, with its shadow.
+template <class Copy> void for_each_array(Copy copy) {
+    const StaticShared& s = hot.shared;
+    for (const SharedSymbol& array : launch->module->shared) {
+        const size_t at = array.offset - launch->module->shared_low;
+        auto* data = reinterpret_cast<unsigned char*>(s.low + at);
+        copy(data, array.size, s.words + at / 4, array.size / 4 + 2, s.bytes + at);
+    }
+}
+
 void save_shared(Block& b) {
-    StaticShared& s = hot.shared;
-    b.saved_data.assign(reinterpret_cast<unsigned char*>(s.low), reinterpret_cast<unsigned char*>(s.low + s.size));
-    b.saved_words.assign(s.words, s.words + s.size / 4 + 1);
-    b.saved_bytes.assign(s.bytes, s.bytes + s.size + 4);
+    b.saved_data.clear();
+    b.saved_words.clear();
+    b.saved_bytes.clear();
+    for_each_array([&](unsigned char* data, size_t size, Cell* words, size_t word_count, Cell* bytes) {
+        b.saved_data.insert(b.saved_data.end(), data, data + size);
+        b.saved_words.insert(b.saved_words.end(), words, words + word_count);
+        if (launch->split_shared) b.saved_bytes.insert(b.saved_bytes.end(), bytes, bytes + size);
+    });
     b.saved = true;
 }
+
 void restore_shared(Block& b) {
-    StaticShared& s = hot.shared;
-    std::copy(b.saved_data.begin(), b.saved_data.end(), reinterpret_cast<unsigned char*>(s.low));
-    std::copy(b.saved_words.begin(), b.saved_words.end(), s.words);
-    std::copy(b.saved_bytes.begin(), b.saved_bytes.end(), s.bytes);
+    auto data_at = b.saved_data.begin();
+    auto words_at = b.saved_words.begin();
+    auto bytes_at = b.saved_bytes.begin();
+    for_each_array([&](unsigned char* data, size_t size, Cell* words, size_t word_count, Cell* bytes) {
+        std::copy_n(data_at, size, data);
+        data_at += long(size);
+        std::copy_n(words_at, word_count, words);
+        words_at += long(word_count);
+        if (b.saved_bytes.empty()) return;
+        std::copy_n(bytes_at, size, bytes);
+        bytes_at += long(size);
+    });
     b.saved = false;
 }
 
@@ -387,6 +410,7 @@ void run_grid(Launch& l) {
     int slots = 0;
 
     auto finish = [&](size_t i) {
+        report_held_race();
         std::unique_ptr<Block> b = std::move(residents[i]);
         residents.erase(residents.begin() + long(i));
         b->resident = false;

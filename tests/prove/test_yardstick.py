@@ -1,0 +1,152 @@
+"""The yardstick on real models: honest arithmetic passes its gate, wrong functions do not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from crucible.prove import tensors
+from crucible.prove.cases import Spec
+from crucible.prove.compare import Error, judge
+from crucible.prove.reference import Reference
+
+GELU = """
+    import torch
+    import torch.nn as nn
+
+    class Model(nn.Module):
+        def __init__(self, channels):
+            super().__init__()
+            self.conv = nn.Conv2d(channels, channels, 3)
+            self.norm = nn.GroupNorm(2, channels)
+
+        def forward(self, x):
+            return self.norm(nn.functional.gelu(self.conv(x)))
+
+    def get_inputs():
+        return [torch.rand(2, 8, 12, 11)]
+
+    def get_init_inputs():
+        return [8]
+"""
+POOL = """
+    import torch
+    import torch.nn as nn
+
+    class Model(nn.Module):
+        def forward(self, x):
+            return nn.functional.max_pool2d(x, 2)
+
+    def get_inputs():
+        return [torch.rand(4, 8, 16, 16)]
+
+    def get_init_inputs():
+        return []
+"""
+
+
+@pytest.fixture
+def worker(write, tmp_path):
+    def open_problem(text: str, **options) -> Reference:
+        reference = Reference()
+        for folder in ("cases", "truths"):
+            (tmp_path / folder).mkdir()
+        reply = reference.handle(
+            {
+                "op": "open",
+                "path": str(write("problem.py", text)),
+                "device": "sim",
+                "dtype": None,
+                "cases": str(tmp_path / "cases"),
+                "truths": str(tmp_path / "truths"),
+                **options,
+            }
+        )
+        assert reply["ok"], reply
+        return reference
+
+    return open_problem
+
+
+def make(reference: Reference, **values):
+    sizes = tuple(reference.problem.small_sizes)
+    spec = Spec("test", values.pop("seed", 11), sizes, **values)
+    reply = reference.handle({"op": "case", "spec": spec.to_json(), "id": f"case{len(reference.recent)}"})
+    assert "truth" in reply, reply
+    return reply
+
+
+def verdict(reference: Reference, reply, name: str, got: torch.Tensor) -> bool:
+    row = reply["truth"]["tensors"][name]
+    truth = tensors.load(row["truth"], Path(reference.truths) / reply["truth"]["folder"])
+    return judge(truth, got, Error.from_json(row["yard"]), tensors.DTYPES[row["dtype"]]).ok
+
+
+def output_with(reference: Reference, reply, edit) -> torch.Tensor:
+    """The reference's own output in float32 with an edit applied to the model's functions."""
+    spec, state, inputs, _ = reference.recent[reply["case"]["folder"]]
+    with edit:
+        return reference.bench.run(state, inputs, None, spec.but(grads=False), wide=False).tensors["output"]
+
+
+class _Tanh:
+    """gelu replaced by its tanh form while the block runs."""
+
+    def __enter__(self):
+        self.real = torch.nn.functional.gelu
+        torch.nn.functional.gelu = lambda x: self.real(x, approximate="tanh")
+
+    def __exit__(self, *exc):
+        torch.nn.functional.gelu = self.real
+
+
+class _Nothing:
+    def __enter__(self):
+        pass
+
+    def __exit__(self, *exc):
+        pass
+
+
+def test_tf32_is_permitted_for_convolutions_and_vanishes_on_exact_operands(worker):
+    reference = worker(GELU)
+    loose = make(reference, values="normal")["truth"]["tensors"]["output"]["terms"]
+    exact = make(reference, values="grid", weights="grid")["truth"]["tensors"]["output"]["terms"]
+    assert loose["tf32"] > 50 * loose["eager"] and exact["tf32"] == 0
+    assert exact["sequential"] < 1e-6
+
+
+def test_tanh_gelu_fails_on_exact_operands(worker):
+    reference = worker(GELU)
+    reply = make(reference, values="grid", weights="grid")
+    assert verdict(reference, reply, "output", output_with(reference, reply, _Nothing()))
+    assert not verdict(reference, reply, "output", output_with(reference, reply, _Tanh()))
+
+
+def test_precision_fp32_takes_the_permission_away(worker):
+    reference = worker(GELU, precision="fp32")
+    assert "tf32" not in make(reference, values="normal")["truth"]["tensors"]["output"]["terms"]
+
+
+def test_ties_make_room_in_gradients_but_not_in_their_sums(worker):
+    reference = worker(POOL)
+    reply = make(reference, values="grid", grads=True)
+    rows = reply["truth"]["tensors"]
+    assert rows["grad:input 0"]["yard"]["l2"] > 0.1, "the gradient of a tie may go to any of the tied"
+    assert rows["sum:input 0"]["yard"]["l2"] < 1e-5
+
+
+def test_a_steady_seed_is_found_where_there_is_one(worker):
+    reference = worker(POOL)
+    reply = make(reference, values="normal", grads=True)
+    assert reply["truth"]["steady"] and reply["truth"]["tensors"]["grad:input 0"]["yard"]["l2"] < 1e-6
+
+
+def test_fresh_weights_move_everything(worker):
+    reference = worker(GELU)
+    state = reference._state(Spec("x", 3, tuple(reference.problem.small_sizes)))
+    assert state["norm.weight"].std() > 0.1 and state["norm.bias"].std() > 0.1 and state["conv.bias"].std() > 0.1
+    grid = reference._state(Spec("x", 3, tuple(reference.problem.small_sizes), weights="grid"))["conv.weight"]
+    assert len(grid.unique()) <= 13
