@@ -2,8 +2,8 @@
 
     python tests/gpu/prove_candidates.py [--jobs 6] [--out FOLDER] [--only PREFIX ...] [-- extra options for prove]
 
-Every candidate is built with nvcc and judged by ``crucible prove --device cuda`` at its declared sizes. Exit code 1 if any
-verdict is not the expected one.
+Every candidate is built with nvcc and judged by ``crucible prove --device cuda`` at its declared sizes. Exit code 1 if
+any verdict is not the expected one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ def judge(entry: Any, folder: Path, extra: list[str], limit: float) -> dict[str,
         said = done.stdout + done.stderr
     except subprocess.TimeoutExpired as expired:
         said = f"still running after {expired.timeout:.0f} s"
-    row: dict[str, Any] = {"name": entry.name, "expected": entry.verdict, "seconds": round(time.perf_counter() - start, 1)}
+    seconds = round(time.perf_counter() - start, 1)
+    row: dict[str, Any] = {"name": entry.name, "expected": entry.verdict, "seconds": seconds}
     try:
         proof = json.loads((place / "proof.json").read_text())
     except (OSError, ValueError):
@@ -50,7 +51,8 @@ def judge(entry: Any, folder: Path, extra: list[str], limit: float) -> dict[str,
     reason = proof.get("reason") or {}
     row.update(verdict=proof["verdict"], code=reason.get("code"), message=(reason.get("message") or "")[:600])
     codes = set(entry.codes)
-    row["as_expected"] = proof["verdict"] == entry.verdict and (not codes or entry.verdict == "proven" or row["code"] in codes)
+    right_reason = not codes or entry.verdict == "proven" or row["code"] in codes
+    row["as_expected"] = proof["verdict"] == entry.verdict and right_reason
     row["environment"] = {k: proof.get("environment", {}).get(k) for k in ("torch", "python", "device")}
     row["checks"] = {c["name"]: c["status"] for c in proof.get("checks", [])}
     row["limits"] = proof.get("limits", [])

@@ -25,8 +25,8 @@ def test_modules_train(run_on_device):
         import torch.nn as nn
         torch.manual_seed(0)
         make = lambda: nn.Sequential(
-            nn.Conv2d(4, 8, 3, groups=4), nn.BatchNorm2d(8), nn.GELU(), nn.ConvTranspose2d(8, 8, 3, groups=2), nn.MaxPool2d(2),
-            nn.GroupNorm(2, 8), nn.Flatten(), nn.Linear(8 * 16, 5), nn.Softmax(1))
+            nn.Conv2d(4, 8, 3, groups=4), nn.BatchNorm2d(8), nn.GELU(), nn.ConvTranspose2d(8, 8, 3, groups=2),
+            nn.MaxPool2d(2), nn.GroupNorm(2, 8), nn.Flatten(), nn.Linear(8 * 16, 5), nn.Softmax(1))
         a = make(); b = copy.deepcopy(a).cuda()
         x = torch.randn(3, 4, 8, 8)
         xa, xb = x.clone().requires_grad_(), x.cuda().requires_grad_()

@@ -74,7 +74,8 @@ void past(torch::Tensor x) { deduced<<<1, 64>>>(x.data_ptr<float>(), 0.f, x.nume
 from torch.utils.cpp_extension import load_inline
 ext = load_inline(
     name="features",
-    cpp_sources=["std::vector<torch::Tensor> run(const at::Tensor& x); void bad(torch::Tensor x); void past(torch::Tensor x);"],
+    cpp_sources=["std::vector<torch::Tensor> run(const at::Tensor& x);",
+                 "void bad(torch::Tensor x); void past(torch::Tensor x);"],
     cuda_sources=[cuda], functions=["run", "bad", "past"], extra_cuda_cflags=["-O3", "--use_fast_math"])
 for dtype in (torch.float32, torch.float64):
     x = torch.randn(37, 211, device="cuda", dtype=dtype)
@@ -135,12 +136,14 @@ def test_misuse_is_rejected_with_a_remedy(run_on_device):
     run_on_device('''
         from crucible.build import BuildError
         from torch.utils.cpp_extension import load_inline
-        kernel = "__global__ void k(float* p) { p[0] = 1; }\\nvoid f(torch::Tensor x) { k<<<1, 1>>>(x.data_ptr<float>()); }\\n"
+        kernel = ("__global__ void k(float* p) { p[0] = 1; }\\n"
+                  "void f(torch::Tensor x) { k<<<1, 1>>>(x.data_ptr<float>()); }\\n")
         module = 'PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("f", &f); }\\n'
         wrong = {
             "__global__ kernel": dict(cpp_sources="void k(float* p);", cuda_sources=kernel, functions=["k"]),
             "does not declare": dict(cpp_sources="", cuda_sources=kernel, functions=["f"]),
-            "PYBIND11_MODULE": dict(cpp_sources="void f(torch::Tensor x);", cuda_sources=kernel + module, functions=["f"]),
+            "PYBIND11_MODULE": dict(
+                cpp_sources="void f(torch::Tensor x);", cuda_sources=kernel + module, functions=["f"]),
             "binds no function": dict(cpp_sources="void f(torch::Tensor x);", cuda_sources=kernel),
         }
         for words, arguments in wrong.items():

@@ -26,7 +26,7 @@ def cache_dir() -> Path:
 
 
 def content_key(*parts: str | bytes) -> str:
-    """A short name for a build made of ``parts``; parts are delimited, so ``("ab", "c")`` differs from ``("a", "bc")``."""
+    """A short name for a build made of ``parts``; they are delimited: ``("ab", "c")`` differs from ``("a", "bc")``."""
     digest = hashlib.sha256()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
@@ -73,7 +73,7 @@ def entry(kind: str, key: str, build: Callable[[Path], None]) -> Path:
 
 
 def keep_newest(kind: str, count: int) -> None:
-    """Drop all but the ``count`` most recently used entries of a kind (for entries that are large and soon out of date)."""
+    """Drop all but the ``count`` newest entries of a kind (for entries that are large and soon out of date)."""
     folder = cache_dir() / kind
     entries = sorted((p for p in folder.iterdir() if not p.name.startswith(".")), key=lambda p: p.stat().st_mtime)
     for old in entries[: max(0, len(entries) - count)]:

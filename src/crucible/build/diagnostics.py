@@ -8,7 +8,7 @@ import re
 
 from crucible.build.errors import BuildError
 
-_PLACE = re.compile(r"^(?P<file>[^\s:][^:\n]*):(?P<line>\d+):(?:\d+:)? (?P<level>fatal error|error): (?P<text>.*)$", re.M)
+_PLACE = re.compile(r"^(?P<file>[^\s:][^:\n]*):(?P<line>\d+):(?:\d+:)? (?:fatal error|error): (?P<text>.*)$", re.M)
 _VIA = re.compile(r"^(?:In file included from |\s+from )?(?P<file>[^\s:][^:\n]*):(?P<line>\d+)[:,]", re.M)
 
 # (pattern in the message, remedy). The remedies name what a GPU build of the same torch would need too.
@@ -24,7 +24,8 @@ HINTS: tuple[tuple[str, str], ...] = (
 
 def _is_users(file: str) -> bool:
     """Whether a place lies in what the user wrote, not in a header of torch, NVIDIA, the library or the simulator."""
-    return not re.search(r"/(torch/include|include/c\+\+|cuda_runtime/include|cuda[^/]*/include|crucible/sim)/|^/usr/", file)
+    ours = r"/(torch/include|include/c\+\+|cuda_runtime/include|cuda[^/]*/include|crucible/sim)/|^/usr/"
+    return not re.search(ours, file)
 
 
 def explain(code: int, log: str, folder: str = "") -> BuildError:

@@ -26,7 +26,7 @@ PRECOMPILED_KEPT = 4  # half a gigabyte each; one a flavour and version in use
 
 @dataclass(frozen=True)
 class Chunk:
-    """A piece of source text and where it stands in the user's file (the bare file name: builds do not depend on folders)."""
+    """A piece of source text and where it stands in the user's file (bare name: folders do not matter)."""
 
     text: str
     file: str
@@ -68,7 +68,7 @@ class Extension:
 
 @dataclass(frozen=True)
 class Built:
-    """A finished library: ``module`` is its Python name; without ``pybind11`` its functions are found by our own loader."""
+    """A finished library: ``module`` is its Python name; without ``pybind11`` our own loader finds its functions."""
 
     module: str
     library: Path
@@ -86,9 +86,10 @@ class Flavour:
     precompiled: bool
 
 
-# load_inline compiles so on a GPU machine: operators on __half are torch's business there, unless a file asks for NVIDIA's.
+# load_inline compiles so on a GPU machine: operators on __half are torch's there, unless a file asks for NVIDIA's.
 NO_HALF = tuple(
-    f"-D__CUDA_NO_{what}__" for what in ("HALF_OPERATORS", "HALF_CONVERSIONS", "BFLOAT16_CONVERSIONS", "HALF2_OPERATORS")
+    f"-D__CUDA_NO_{what}__"
+    for what in ("HALF_OPERATORS", "HALF_CONVERSIONS", "BFLOAT16_CONVERSIONS", "HALF2_OPERATORS")
 )
 LEAN = Flavour("lean", NO_HALF, True)
 PYBIND11 = Flavour("pybind11", (*NO_HALF, "-DCRUCIBLE_PYBIND11"), True)
@@ -151,7 +152,8 @@ def glue_library(timeout: float = 600.0) -> Path:
         includes = [flag for p in toolchain.torch_includes() for flag in ("-isystem", p)]
         command = [
             toolchain.gxx(), "-std=gnu++20", "-O1", "-fPIC", "-shared", "-w", *includes, *map(str, sources),
-            "-o", str(folder / "libcrucible_torch.so"), "-Wl,-soname,libcrucible_torch.so", str(runtime), f"-Wl,-rpath,{runtime.parent}",
+            "-o", str(folder / "libcrucible_torch.so"), "-Wl,-soname,libcrucible_torch.so",
+            str(runtime), f"-Wl,-rpath,{runtime.parent}",
             f"-L{toolchain.torch_lib()}", "-lc10", "-ltorch_cpu", f"-Wl,-rpath,{toolchain.torch_lib()}",
         ]  # fmt: skip
         code, log = toolchain.run(command, timeout=timeout)
@@ -164,7 +166,7 @@ def glue_library(timeout: float = 600.0) -> Path:
 
 
 def binding_library(timeout: float = 600.0) -> Path:
-    """The Python module that loads lean extensions (about 16 s, once). It needs torch's Python library, the glue does not."""
+    """The Python module that loads lean extensions (about 16 s, once); needs torch's Python library."""
     if (given := prebuilt.find("binding")) is not None:
         return given
     source = TORCH_GLUE / "binding" / "binding.cpp"
@@ -173,7 +175,8 @@ def binding_library(timeout: float = 600.0) -> Path:
     def build(folder: Path) -> None:
         includes = [flag for p in toolchain.torch_includes() for flag in ("-isystem", p)]
         command = [
-            toolchain.gxx(), "-std=gnu++20", "-O1", "-fPIC", "-shared", "-w", f"-I{header.parent}", *includes, str(source),
+            toolchain.gxx(), "-std=gnu++20", "-O1", "-fPIC", "-shared", "-w", f"-I{header.parent}", *includes,
+            str(source),
             "-o", str(folder / "crucible_binding.so"), f"-L{toolchain.torch_lib()}", "-lc10", "-ltorch_cpu",
             "-ltorch_python", f"-Wl,-rpath,{toolchain.torch_lib()}",
         ]  # fmt: skip
@@ -227,7 +230,7 @@ def _only_declares(chunks: tuple[Chunk, ...]) -> bool:
 
 
 def _units(spec: Extension, module: str) -> list[tuple[str, str]]:
-    """Translation units as (name, text). Two as in load_inline itself; one where that makes no difference and is quicker."""
+    """Translation units as (name, text): two as in load_inline itself, one where that makes no difference."""
     binding = _binding(spec.functions) if spec.functions else ""
     if spec.cuda and _only_declares(spec.cpp):
         return [("extension.cpp", _unit(module, spec.cpp + spec.cuda, binding))]
@@ -301,7 +304,7 @@ def _needs_more(error: BuildError, flavour: Flavour) -> Flavour | None:
 def build(spec: Extension, run: toolchain.Runner = toolchain.run) -> Built:
     """Build ``spec`` or find it in the cache, compiling through ``run``. Raises :class:`BuildError`."""
     start = time.perf_counter()
-    # Not the runtime's and the glue's code: an extension knows them by their headers and finds them by name, already loaded.
+    # Not the runtime's and the glue's code: an extension knows their headers and finds them by name, already loaded.
     key = cache.content_key(spec.key(), *DEVICE_FLAGS, *LINK_FLAGS, *_versions(), cache.content_key(*_header_texts()))
     module = f"{re.sub(r'[^0-9A-Za-z_]', '_', spec.name)[:40]}_{key[:10]}"
     cached = cache.entry_path("extensions", key).is_dir()

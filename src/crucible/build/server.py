@@ -26,7 +26,7 @@ _HARMLESS_FLAG = re.compile(r"-D[A-Za-z_]\w*(=[^\n]*)?|-U[A-Za-z_]\w*|-I[^\n]+")
 
 
 class BuildServer:
-    """Serves build requests on a Unix socket until closed; remembers failures, so that a repeated request costs nothing."""
+    """Serves build requests on a Unix socket until closed; remembers failures: a repeated request costs nothing."""
 
     def __init__(self, path: Path, *, timeout: float = 180.0, run: toolchain.Runner = toolchain.run) -> None:
         self.path = path

@@ -54,7 +54,7 @@ def cuda_include() -> Path:
 
 @functools.cache
 def torch_root() -> Path:
-    """The folder of the torch package, found without importing it (the simulated device must be there before torch is)."""
+    """The folder of the torch package, found without importing it (the simulated device must be there first)."""
     spec = importlib.util.find_spec("torch")
     if spec is None or not spec.submodule_search_locations:
         raise BuildError("unsupported_feature", "PyTorch is not installed", hint="pip install torch")
@@ -90,7 +90,7 @@ def _limit_memory(limit: int) -> None:
 
 
 def run(command: list[str], *, timeout: float, cwd: str | None = None, memory: int = 12 << 30) -> tuple[int, str]:
-    """Run a compiler; its exit code and everything it said. One past its time limit is a BuildError of kind build_time."""
+    """Run a compiler; its exit code and all it said. One past its time limit is a BuildError of kind build_time."""
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,

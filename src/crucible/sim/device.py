@@ -1,8 +1,8 @@
 """A CUDA device without a GPU: makes ``torch.device("cuda")`` of this process the simulated one.
 
-``install()`` must run before torch is imported. From then on tensors on ``cuda`` live in the simulator's arena, every ATen
-operator on them runs its CPU kernel there, and ``load_inline`` compiles CUDA C++ for the simulator. The rest of this module
-is how the process asks what happened: launches, reports, builds, operators.
+``install()`` must run before torch is imported. From then on tensors on ``cuda`` live in the simulator's arena, every
+ATen operator on them runs its CPU kernel there, and ``load_inline`` compiles CUDA C++ for the simulator. The rest of
+this module is how the process asks what happened: launches, reports, builds, operators.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ _glue: ctypes.CDLL | None = None
 
 # Operators that move or make memory but compute nothing: using them is not "letting torch do the work".
 _BOOKKEEPING = (
-    "copy_", "fill_", "zero_", "empty", "set_", "resize", "clone", "contiguous", "_to_copy", "cat", "stack", "is_pinned",
-    "_pin_memory", "equal", "detach", "view", "alias", "eye", "arange", "index_put", "_local_scalar_dense", "item",
+    "copy_", "fill_", "zero_", "empty", "set_", "resize", "clone", "contiguous", "_to_copy", "cat", "stack",
+    "is_pinned", "_pin_memory", "equal", "detach", "view", "alias", "eye", "arange", "index_put",
+    "_local_scalar_dense", "item",
 )  # fmt: skip
 
 
@@ -58,8 +59,8 @@ def install(*, capability: tuple[int, int] = (9, 0)) -> None:
     from crucible.sim import torch_cuda
 
     torch_cuda.patch(_runtime, _glue, capability)
-    # torch's backward thread for the device still drops its last task when backward() has returned; if the interpreter ends
-    # in that instant, the thread needs the lock of an interpreter that is gone, and the process aborts.
+    # torch's backward thread for the device still drops its last task when backward() has returned; if the interpreter
+    # ends in that instant, the thread needs the lock of an interpreter that is gone, and the process aborts.
     atexit.register(time.sleep, 0.1)
 
 
@@ -82,7 +83,7 @@ def _installed() -> tuple[ctypes.CDLL, ctypes.CDLL]:
 
 
 def configure(**options: Any) -> None:
-    """Set simulator options by name: schedule, seed, checked, kernel_seconds, sample_blocks, block_accesses, drop_launches."""
+    """Set simulator options by name, such as schedule, seed, sample_blocks, drop_launches (see runtime/config.h)."""
     _installed()[0].csim_configure(json.dumps(options).encode())
 
 
@@ -114,7 +115,7 @@ def ops(*, compute_only: bool = True) -> dict[str, int]:
 
 
 def builds() -> list[dict[str, Any]]:
-    """Every ``load_inline`` call of this process: name, ok, seconds, error, kernels defined and launched in its source."""
+    """Every ``load_inline`` call of this process: name, ok, seconds, error, kernels defined and launched."""
     from crucible.sim.extension import BUILDS
 
     return list(BUILDS)
@@ -128,7 +129,7 @@ def reset() -> None:
 
 
 def uninitialised(tensor: torch.Tensor) -> tuple[int, int | None]:
-    """How many elements of a (dense) device tensor were never written, and the flat index of the first in memory order."""
+    """How many elements of a device tensor were never written, and the flat index of the first in memory order."""
     runtime = _installed()[0]
     if not tensor.is_cuda or not tensor.numel():
         return 0, None

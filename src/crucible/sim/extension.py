@@ -1,4 +1,4 @@
-"""``load_inline`` and ``load`` for the simulator: same arguments, same complaints, a library for the simulated device."""
+"""``load_inline`` and ``load`` for the simulator: same arguments, same complaints, another compiler."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def refuse_misuse(spec: Extension) -> None:
         raise _misuse(
             spec,
             r"\bPYBIND11_MODULE\s*\(",
-            "two modules in one extension: load_inline writes a PYBIND11_MODULE for functions=, and the source has its own"
+            "two modules in one extension: load_inline writes a PYBIND11_MODULE for functions=, the source has its own"
             if modules == 1
             else f"{modules} PYBIND11_MODULE blocks in one extension",
             "keep one PYBIND11_MODULE and no functions=, or functions= and no PYBIND11_MODULE",

@@ -1,4 +1,4 @@
-"""Stand-ins for ``torch.cuda``: one simulated device whose streams run everything at once but remember who waited for whom."""
+"""Stand-ins for ``torch.cuda``: one simulated device; streams run at once but remember who waited for whom."""
 
 from __future__ import annotations
 
