@@ -5,12 +5,13 @@ PY := PYTHONPATH=src .venv/bin/python
 # Two workers: the heavy tests are compilers, which want a gigabyte each.
 WORKERS ?= 2
 
-.PHONY: demo test quick lint gpu setup clean help
+.PHONY: demo test quick exhaustive lint gpu setup clean help
 
 help:
 	@echo "make demo    prove a shipped candidate for one of the problems, without a GPU"
 	@echo "make test    linters, types and all tests that need no GPU"
 	@echo "make quick   linters, types and the tests that take seconds"
+	@echo "make exhaustive   the hostile files against every reference problem"
 	@echo "make gpu     the tests that need a GPU"
 	@echo "make lint    linters and types alone"
 	@echo "make setup   only the virtual environment"
@@ -23,17 +24,20 @@ setup: .venv/.stamp
 
 demo: setup
 	$(PY) -m crucible prove problems/conv_transpose2d_gelu_group_norm.py \
-		examples/conv_transpose2d_gelu_group_norm_new.py --device sim
+		examples/proven/conv_transpose2d_gelu_group_norm.py --device sim
 
 lint: setup
 	$(PY) -m ruff check .
 	$(PY) -m mypy
 
 test: lint
-	$(PY) -m pytest -n $(WORKERS) -m "not gpu"
+	$(PY) -m pytest -n $(WORKERS) -m "not gpu and not exhaustive"
 
 quick: lint
 	$(PY) -m pytest -n $(WORKERS) -m "quick and not gpu"
+
+exhaustive: setup
+	$(PY) -m pytest -n $(WORKERS) -m exhaustive
 
 gpu: setup
 	$(PY) -m pytest -m gpu

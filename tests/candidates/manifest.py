@@ -16,6 +16,7 @@ from crucible.prove.codes import CHECK_OF
 
 HERE = Path(__file__).resolve().parent
 PROBLEMS = HERE.parent.parent / "problems"  # the reference problems of the project
+PROVEN = HERE.parent.parent / "examples" / "proven"
 SMALL_PROBLEMS = HERE.parent / "problems"  # those that only the tests need
 
 
@@ -98,7 +99,7 @@ _QUICK_CORRECT = {"conv_transpose2d", "softmax_warp", "layer_norm_welford", "mat
 
 def _correct() -> list[Expectation]:
     entries = []
-    for path in sorted((HERE / "correct").glob("*.py")):
+    for path in sorted(PROVEN.glob("*.py")):
         stem = path.stem
         entries.append(Expectation(
             f"correct/{stem}", problem(_PROBLEM_OF.get(stem, stem)), _fixed(path), "proven", quick=stem in _QUICK_CORRECT,

@@ -6,6 +6,7 @@ import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -25,8 +26,19 @@ def _manifest() -> ModuleType:
     return module
 
 
-ENTRIES = [e for e in _manifest().EXPECTATIONS if e.simulator]
-CASES = [pytest.param(e, id=e.name, marks=[pytest.mark.quick] if e.quick else []) for e in ENTRIES]
+MANIFEST = _manifest()
+ENTRIES = [e for e in MANIFEST.EXPECTATIONS if e.simulator]
+
+
+def _marks(entry: Any) -> list[pytest.MarkDecorator]:
+    """Hostile files are tried on every reference problem; in the ordinary run, on the first of them only."""
+    marks = [pytest.mark.quick] if entry.quick else []
+    if entry.kind == "hostile" and "@" in entry.name and not entry.name.endswith(f"@{MANIFEST.FIVE[0]}"):
+        marks.append(pytest.mark.exhaustive)
+    return marks
+
+
+CASES = [pytest.param(e, id=e.name, marks=_marks(e)) for e in ENTRIES]
 
 
 @pytest.mark.parametrize("entry", CASES)

@@ -14,8 +14,6 @@ from typing import Any
 from crucible.prove.codes import BY_CHECK
 from crucible.prove.proof import Finding
 
-LAUNCH_HINT = "launch"
-
 
 def facts_of(reply: dict[str, Any]) -> dict[str, Any]:
     facts = reply.get("facts")
@@ -164,9 +162,12 @@ def fallback_fault(reply: dict[str, Any], file: str) -> Finding | None:
     return None
 
 
-def launch_fault(reply: dict[str, Any]) -> Finding | None:
-    """A launch that the device refused."""
-    for launch in launches_of(reply):
+def device_fault(reply: dict[str, Any], key: str) -> Finding | None:
+    """What the simulator reported, or a launch that the device refused, in forward or backward."""
+    facts = device_facts(reply, key)
+    if facts.get("reports"):
+        return memory_finding(facts["reports"][0])
+    for launch in facts.get("launches", []):
         error = launch.get("error")
         if error:
             shared = int(launch.get("shared_bytes") or 0)
@@ -195,7 +196,7 @@ def result_fault(reply: dict[str, Any]) -> Finding | None:
                 "its values may be computed when somebody looks, outside any measurement",
                 {"output": row},
             )
-    launches = launches_of(reply)
+    launches = device_facts(reply, "forward").get("launches", [])
     pending = sorted({str(launch.get("kernel")) for launch in launches if launch.get("pending")})
     if reply.get("new_threads"):
         changed = " and the result changed after forward() returned" if reply.get("changed_later") else ""
@@ -219,9 +220,6 @@ def result_fault(reply: dict[str, Any]) -> Finding | None:
     for name, row in [(f"output{r['path']}", r) for r in outputs]:
         if row.get("unwritten"):
             return unwritten(name, row, _count(row.get("shape", [])))
-    for name, grad in (reply.get("grads") or {}).items():
-        if grad and grad.get("unwritten"):
-            return unwritten(f"the gradient of {name}", grad, None)
     if reply.get("overwrote_previous"):
         return Finding(
             "aliased_output",
@@ -229,6 +227,14 @@ def result_fault(reply: dict[str, Any]) -> Finding | None:
             "the candidate hands out one buffer again and again",
             {},
         )
+    return None
+
+
+def gradient_fault(reply: dict[str, Any]) -> Finding | None:
+    """Gradients that were handed out without being written."""
+    for name, grad in (reply.get("grads") or {}).items():
+        if grad and grad.get("unwritten"):
+            return unwritten(f"the gradient of {name}", grad, None)
     return None
 
 

@@ -438,22 +438,16 @@ class Session:
         return trial
 
     def fault(self, reply: dict[str, Any]) -> Finding | None:
-        """The first fault that can be read off a run without arithmetic."""
-        error = reply.get("error")
-        fallback = outcomes.fallback_fault(reply, self.file)
-        if fallback is not None:
-            return fallback
-        reports = outcomes.reports_of(reply)
-        if reports:
-            return outcomes.memory_finding(reports[0])
-        launch = outcomes.launch_fault(reply)
-        if launch is not None:
-            return launch
-        if error is not None:
-            if error.get("build") or error.get("exited"):
-                return outcomes.error_finding(error, self.file, "raises", "forward() raises")
-            return None
-        return outcomes.result_fault(reply)
+        """The first fault that can be read off a run without arithmetic: forward before backward, causes first."""
+        error = reply.get("error") or {}
+        found = outcomes.fallback_fault(reply, self.file) or outcomes.device_fault(reply, "forward")
+        if found is None and (error.get("build") or error.get("exited")):
+            found = outcomes.error_finding(error, self.file, "raises", "forward() raises")
+        if found is None and error.get("stage", "backward") == "backward":
+            found = outcomes.result_fault(reply) or outcomes.device_fault(reply, "backward")
+        if found is None and not error:
+            found = outcomes.gradient_fault(reply)
+        return found
 
     def forget(self, trial: Trial) -> None:
         """Remove a trial's files: cases may be gigabytes."""

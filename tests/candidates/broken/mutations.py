@@ -1,6 +1,6 @@
 """Broken candidates, each one correct candidate with one mistake put in, and what a proof must say about it.
 
-A mutation names its base file in ``correct/``, the texts it replaces (each must occur exactly as often as stated, so that a changed
+A mutation names its base file in ``examples/proven/``, the texts it replaces (each must occur exactly as often as stated, so that a changed
 base cannot quietly turn a mutation into a no-op) and the codes that count as the right reason. Usually one code is expected; more are listed where
 the order of a run decides which of two true reasons shows first.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from crucible.prove.codes import CHECK_OF
 
-CORRECT = Path(__file__).resolve().parent.parent / "correct"
+CORRECT = Path(__file__).resolve().parents[3] / "examples" / "proven"
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Edit:
 @dataclass(frozen=True)
 class Mutation:
     name: str
-    base: str  # stem of a file in correct/
+    base: str  # stem of a file in examples/proven/
     codes: frozenset[str]
     comment: str
     edits: tuple[Edit, ...]
@@ -590,7 +590,7 @@ mutation(
     ("  return {dleft, dright, dgain, doffset};\n}", "  return {dright, dleft, dgain, doffset};\n}"),
 )
 mutation(
-    "gradient_not_made_contiguous", "softmax_warp", "wrong_grad out_of_bounds",
+    "gradient_not_made_contiguous", "softmax_warp", "wrong_for_layout wrong_grad out_of_bounds",
     "The incoming gradient of a plain .sum() is one number, expanded: it cannot be read as a dense array.",
     ("  dy = dy.contiguous();\n", ""),
 )
