@@ -74,10 +74,14 @@ def test_nan_and_inf_are_demanded_where_truth_and_eager_have_them():
 
 
 def test_where_eager_is_lost_in_extremes_nothing_is_demanded():
-    truth, eager = torch.ones(4, dtype=torch.float64), torch.tensor([1.0, 1.0, 0.0, 1.0])
+    truth, eager = torch.ones(2, 40, dtype=torch.float64), torch.ones(2, 40)
+    eager[0, 7] = 0
     mask = expectations(truth, eager, extreme=True)
-    assert mask is not None and mask.tolist() == [FINITE, FINITE, UNJUDGED, FINITE]
+    assert mask is not None and mask.tolist() == [FINITE] * 7 + [UNJUDGED] + [FINITE] * 72
     assert expectations(truth, eager) is None
+    eager[1, ::2] = 5
+    mask = expectations(truth, eager, extreme=True)
+    assert mask is not None and mask[40:].tolist() == [UNJUDGED] * 40, "the second sample is lost as a whole"
 
 
 def test_magnitudes_are_judged_apart_when_asked():

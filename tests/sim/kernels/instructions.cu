@@ -96,7 +96,7 @@ KERNEL(rounded_arithmetic) {
     o[2] = __float_as_uint(__fmul_rd(a, b)); o[3] = __float_as_uint(__fdiv_rn(a, b));
     o[4] = __float_as_uint(__fdiv_rz(a, b)); o[5] = __float_as_uint(__fmaf_rn(a, b, c));
     o[6] = __float_as_uint(__fmaf_rd(a, b, c)); o[7] = __float_as_uint(__fsqrt_ru(fabsf(a)));
-    o[8] = __float_as_uint(__frcp_rn(a)); o[9] = __float_as_uint(fmaxf(a, b));
+    o[8] = __float_as_uint(__frcp_rn(a)); o[9] = __float_as_uint(fmaxf(a, b) + 0.0f);  // of two zeros, C may give either
     asm("fma.rn.f32 %0, %1, %2, %3;" : "=f"(f) : "f"(a), "f"(b), "f"(c)); o[10] = __float_as_uint(f);
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(f) : "f"(a), "f"(b)); o[11] = __float_as_uint(f);
     asm("add.rm.f32 %0, %1, %2;" : "=f"(f) : "f"(a), "f"(b)); o[12] = __float_as_uint(f);

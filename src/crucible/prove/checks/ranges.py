@@ -18,8 +18,8 @@ CASES: tuple[tuple[str, str, str], ...] = (
     ("a large mean before a normalisation", "normal", "offset"),
     ("inputs with mean 1e4", "offset", "fresh"),
     ("inputs and sums with a large mean", "grid_offset", "level"),
-    ("tiny inputs (x 1e-30)", "tiny", "fresh"),
-    ("huge inputs (x 1e30)", "huge", "fresh"),
+    ("tiny inputs", "tiny", "fresh"),
+    ("huge inputs", "huge", "fresh"),
     ("mixed magnitudes", "mixed", "fresh"),
     ("samples of different magnitude", "samples", "fresh"),
     ("inf and nan", "special", "fresh"),
@@ -27,7 +27,7 @@ CASES: tuple[tuple[str, str, str], ...] = (
     ("constant inputs", "constant", "fresh"),
 )
 QUICK = {"a large mean before a normalisation", "inputs with mean 1e4", "mixed magnitudes", "inf and nan"}
-HEAVY = {"a large mean before a normalisation", "inputs with mean 1e4", "tiny inputs (x 1e-30)", "inf and nan"}
+HEAVY = {"a large mean before a normalisation", "inputs with mean 1e4", "tiny inputs", "inf and nan"}
 
 
 def run(session: Session, check: Check) -> None:

@@ -193,15 +193,18 @@ template <class S> CSIM_CURAND uint4 four(S* s) {
     return make_uint4(x, y, z, w);
 }
 CSIM_CURAND uint4 four(curandStatePhilox4_32_10* s) { return curand4(s); }
+// cuRAND makes a double of two words, but of one with Philox.
+template <class S> CSIM_CURAND double one_double(S* s) {
+    unsigned x = curand(s), y = curand(s);
+    return uniform_double(x, y);
+}
+CSIM_CURAND double one_double(curandStatePhilox4_32_10* s) { return (double)curand(s) * 0x1p-32 + 0x1p-32; }
 constexpr int extra_normal = 1;
 }  // namespace csim::random
 
 #define CSIM_CURAND_FOR(STATE)                                                                                      \
     CSIM_CURAND float curand_uniform(STATE* s) { return csim::random::uniform(curand(s)); }                         \
-    CSIM_CURAND double curand_uniform_double(STATE* s) {                                                            \
-        unsigned x = curand(s), y = curand(s);                                                                      \
-        return csim::random::uniform_double(x, y);                                                                  \
-    }                                                                                                               \
+    CSIM_CURAND double curand_uniform_double(STATE* s) { return csim::random::one_double(s); }                      \
     CSIM_CURAND float2 curand_normal2(STATE* s) {                                                                   \
         unsigned x = curand(s), y = curand(s);                                                                      \
         return csim::random::box_muller(x, y);                                                                      \

@@ -90,14 +90,11 @@ CSIM_INTRINSIC unsigned __fns(unsigned mask, unsigned base, int n) {
     return 0xffffffffu;
 }
 // Each nibble of the selector picks one of the eight bytes of {b, a}; its top bit asks for that byte's sign instead.
+// Bytes of the pair (b, a) by number: three bits of the selector each. (The instruction prmt has a fourth: see ptx.h.)
 CSIM_INTRINSIC unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
     uint64_t bytes = (uint64_t)b << 32 | a;
     unsigned result = 0;
-    for (int i = 0; i < 4; ++i) {
-        unsigned s = selector >> (4 * i) & 15;
-        unsigned byte = (unsigned)(bytes >> (8 * (s & 7))) & 255;
-        result |= (s & 8 ? (byte & 128 ? 255u : 0u) : byte) << (8 * i);
-    }
+    for (int i = 0; i < 4; ++i) result |= ((unsigned)(bytes >> (8 * (selector >> (4 * i) & 7))) & 255) << (8 * i);
     return result;
 }
 CSIM_INTRINSIC unsigned __funnelshift_l(unsigned lo, unsigned hi, unsigned n) {

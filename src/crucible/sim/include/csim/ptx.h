@@ -232,7 +232,14 @@ inline uint32_t lop3(uint32_t a, uint32_t b, uint32_t c, uint32_t table) {
         if (table >> row & 1) result |= (row & 4 ? a : ~a) & (row & 2 ? b : ~b) & (row & 1 ? c : ~c);
     return result;
 }
-inline uint32_t permute(uint32_t a, uint32_t b, uint32_t selector) { return __byte_perm(a, b, selector); }
+inline uint32_t permute(uint32_t a, uint32_t b, uint32_t selector) {  // bit 3 of a selector: the byte's sign, eight times
+    uint32_t bytes = __byte_perm(a, b, selector), result = 0;
+    for (int i = 0; i < 4; ++i) {
+        uint32_t byte = bytes >> (8 * i) & 255;
+        result |= (selector >> (4 * i) & 8 ? (byte & 128 ? 255u : 0u) : byte) << (8 * i);
+    }
+    return result;
+}
 
 // ---- conversions
 enum class Round { rn, rz, rm, rp, rna, rni, rzi, rmi, rpi };
