@@ -249,7 +249,8 @@ def test_integer_instructions():
         14: python(lambda x, y, z: (x >> (z & 31)).bit_length() - 1), 15: low(np.minimum(signed(a), signed(b))),
         16: low(a >> 16 | (a & 0xFFFF) << 16), 19: python(lambda x, y, z: 32 - (x >> (z & 31)).bit_length()),
         21: low((signed(a) * signed(b)) >> 32), 23: low((a & 0xFFFFFF) * (b & 0xFFFFFF)),
-        24: python(lambda x, y, z: permuted(x, y, z, signs=False)), 26: low(np.abs(signed(a) - signed(b)) + c), 27: low((signed(a) + signed(b)) >> 1),
+        24: python(lambda x, y, z: permuted(x, y, z, signs=False)), 26: low(np.abs(signed(a) - signed(b)) + c),
+        27: low((signed(a) + signed(b)) >> 1),
         28: low((signed(a) + signed(b) + 1) >> 1), 29: low((a + b) >> 1),
         31: python(lambda x, y, z: x.bit_count() + y.bit_count()),
     }  # fmt: skip
