@@ -2,7 +2,7 @@
 
 Block tile 64 x 64, 16 deep, four warps of 32 x 32. a * b = hi(a) hi(b) + hi(a) lo(b) + lo(a) hi(b), with lo * lo below fp32's rounding.
 Tensor cores truncate when they accumulate, so each tile's sum is added to ordinary fp32 registers. A split turns inf into nan
-(inf - inf), so a tile with a non-finite number in it takes plain fused multiply-adds instead.
+(inf - inf), and what an overflow turns into is the chip's affair, so a tile with huge numbers in it takes plain fused multiply-adds.
 """
 import torch
 import torch.nn as nn
@@ -14,6 +14,7 @@ cuda_source = r"""
 #include <c10/cuda/CUDAGuard.h>
 
 constexpr int BM = 64, BN = 64, BK = 16, THREADS = 128;
+constexpr float kLimit = 1e18f;            // beyond it (or inf, or nan) a product may overflow
 constexpr int LDA = BK + 4, LDB = BN + 8;  // padded so that fragment loads hit 32 different banks
 
 __device__ __forceinline__ unsigned to_tf32(float v) {
@@ -50,13 +51,13 @@ gemm_kernel(const float* __restrict__ A, const float* __restrict__ B, float* __r
     for (int i = t; i < BM * BK; i += THREADS) {
       const int r = i / BK, c = i % BK;
       const float v = m0 + r < M && k0 + c < K ? A[(m0 + r) * a_row + (k0 + c) * a_col] : 0.f;
-      odd |= !(fabsf(v) < 1e38f);
+      odd |= !(fabsf(v) < kLimit);
       As[r * LDA + c] = v;
     }
     for (int i = t; i < BK * BN; i += THREADS) {
       const int r = i / BN, c = i % BN;
       const float v = k0 + r < K && n0 + c < N ? B[(k0 + r) * b_row + (n0 + c) * b_col] : 0.f;
-      odd |= !(fabsf(v) < 1e38f);
+      odd |= !(fabsf(v) < kLimit);
       Bs[r * LDB + c] = v;
     }
     if (__syncthreads_or(odd)) {

@@ -16,7 +16,7 @@ from crucible.prove.codes import BY_CHECK
 SEED = 3
 
 
-def _manifest() -> ModuleType:
+def manifest() -> ModuleType:
     path = Path(__file__).parents[1] / "candidates" / "manifest.py"
     spec = importlib.util.spec_from_file_location("candidate_manifest", path)
     assert spec is not None and spec.loader is not None
@@ -26,7 +26,7 @@ def _manifest() -> ModuleType:
     return module
 
 
-MANIFEST = _manifest()
+MANIFEST = manifest()
 ENTRIES = [e for e in MANIFEST.EXPECTATIONS if e.simulator]
 
 

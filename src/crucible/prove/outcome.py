@@ -55,6 +55,8 @@ def memory_finding(report: dict[str, Any]) -> Finding:
     text = str(report.get("message", code)).removeprefix("crucible-sim: ")
     text = re.sub(r"(?<![\w.-])/\S*/(?=[^/\s]+\.py:\d)", "", text)
     report = {**report, "message": text}
+    if code == "unsupported_feature":  # the candidate may be right: only a GPU can tell
+        return Finding(code, text, {"report": report})
     if code not in BY_CHECK["memory"]:
         return Finding("crashed", str(report.get("message", "the simulator stopped the kernel")), {"report": report})
     return Finding(code, text, {"report": report})

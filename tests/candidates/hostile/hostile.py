@@ -127,7 +127,7 @@ torch::Tensor copy(torch::Tensor x) {
   const int64_t n = x.numel();
   if (n == 0) return y;
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, x.scalar_type(), "copy", [&] {
-    copy_kernel<scalar_t><<<LAUNCH, at::cuda::getCurrentCUDAStream()>>>(x.data_ptr<scalar_t>(), y.data_ptr<scalar_t>(), n);
+    copy_kernel<scalar_t><<<@LAUNCH@, at::cuda::getCurrentCUDAStream()>>>(x.data_ptr<scalar_t>(), y.data_ptr<scalar_t>(), n);
   });
   C10_CUDA_KERNEL_LAUNCH_CHECK();
   return y;
@@ -136,7 +136,7 @@ torch::Tensor copy(torch::Tensor x) {
 
 
 def _copy(launch: str = "(n + 255) / 256, 256, 0") -> str:
-    return _COPY.replace("LAUNCH", launch)
+    return _COPY.replace("@LAUNCH@", launch)
 
 
 _KERNEL = """
@@ -213,8 +213,9 @@ cuda(
 )
 cuda(
     "endless_kernel", "kernel_time time_limit deadlock", "A loop on the device that waits for a value which never comes.",
-    _HEAD + _KERNEL.replace("  if (i < n) y[i] = x[i];", "  volatile T* wait = y;\n  if (i < n) {\n    y[i] = x[i];\n"
-                            "    while (wait[i] == x[i]) {\n    }\n  }") + _copy(),
+    _HEAD + _KERNEL.replace("  if (i < n) y[i] = x[i];", "  volatile char* wait = reinterpret_cast<volatile char*>(y + i);\n"
+                            "  if (i < n) {\n    y[i] = x[i];\n    const char first = *wait;\n"
+                            "    while (*wait == first) {\n    }\n  }") + _copy(),
 )
 cuda(
     "null_pointer", "out_of_bounds crashed raises", "Writes through a null pointer.",

@@ -7,6 +7,7 @@ from typing import Any
 
 from crucible.prove.cases import Spec
 from crucible.prove.checks.diagnose import diagnose
+from crucible.prove.checks.side_effects import judge_changes
 from crucible.prove.compare import allclose
 from crucible.prove.outcome import error_finding
 from crucible.prove.proof import Check, Finding, Refutation
@@ -60,6 +61,7 @@ def run(session: Session, check: Check) -> None:
             check.note(f"refuses {spec.name}: {trial.error['type'] if trial.error else ''}")
             continue
         judge_outputs(session, trial)
+        judge_changes(trial)
         session.trials.append(trial)
         for name in trial.output_names:
             judged = trial.judge(name)

@@ -25,6 +25,23 @@ def run(session: Session, check: Check) -> None:
 
 def judge_side_effects(session: Session, trial: Trial) -> None:
     """Raise the finding for what a trial did beside returning its result."""
+    judge_changes(trial)
+    if any(trial.reply.get("random_changed", [])) and not trial.truth["drew_random"]:
+        raise Refutation(
+            Finding(
+                "rng_state",
+                "forward() draws from torch's random generator; the reference does not, so "
+                "everything random after it changes",
+                {"case": trial.spec.name},
+            )
+        )
+    for name in trial.truth["tensors"]:
+        if name.startswith("buffer:"):
+            _judge_buffer(session, trial, name)
+
+
+def judge_changes(trial: Trial) -> None:
+    """Raise the finding for a changed input or parameter: the cause of much that is wrong in later calls."""
     where = {"case": trial.spec.name}
     allowed = set(trial.truth["inputs_changed"])
     for row in trial.reply.get("inputs_changed", []):
@@ -52,18 +69,6 @@ def judge_side_effects(session: Session, trial: Trial) -> None:
         raise Refutation(
             Finding("parameter_modified", f"forward() changes parameters: {', '.join(changed[:4])}", where)
         )
-    if any(trial.reply.get("random_changed", [])) and not trial.truth["drew_random"]:
-        raise Refutation(
-            Finding(
-                "rng_state",
-                "forward() draws from torch's random generator; the reference does not, so "
-                "everything random after it changes",
-                where,
-            )
-        )
-    for name in trial.truth["tensors"]:
-        if name.startswith("buffer:"):
-            _judge_buffer(session, trial, name)
 
 
 def _judge_buffer(session: Session, trial: Trial, name: str) -> None:

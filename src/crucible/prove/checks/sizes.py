@@ -179,11 +179,8 @@ def judge_elsewhere(session: Session, trial: Trial, words: str, code: str) -> st
         if trial.spec.grads and any(trial.truth["differentiable"]):
             judge_gradients(session, trial)
     except Refutation as found:
+        finding = found.finding
         raise Refutation(
-            Finding(
-                code if found.finding.code == "wrong_grad" else found.finding.code,
-                f"at {words}: {found.finding.message}",
-                {**found.finding.evidence, "case": words},
-            )
+            Finding(finding.code, f"at {words}: {finding.message}", {**finding.evidence, "case": words})
         ) from None
     return None

@@ -60,10 +60,10 @@ struct U8 {
     CSIM_HERE static Value at(uint32_t r, int i) { return (uint8_t)(r >> (8 * i)); }
 };
 
-// A double cut to float: towards zero, infinities and NaN kept.
+// A double cut to float: towards zero; infinities and NaN kept, and what is beyond float becomes infinite.
 CSIM_HERE float toward_zero(double x) {
     float f = (float)x;
-    if (std::isfinite(x) && std::fabs((double)f) > std::fabs(x)) f = bit_cast<float>(bit_cast<uint32_t>(f) - 1);
+    if (std::isfinite(f) && std::fabs((double)f) > std::fabs(x)) f = bit_cast<float>(bit_cast<uint32_t>(f) - 1);
     return f;
 }
 
