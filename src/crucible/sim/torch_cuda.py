@@ -136,6 +136,7 @@ def patch(runtime: ctypes.CDLL, glue: ctypes.CDLL, capability: tuple[int, int]) 
         "synchronize": synchronize, "Stream": Stream, "Event": Event, "StreamContext": StreamContext,
         "stream": StreamContext, "memory_allocated": zero, "max_memory_allocated": zero, "memory_reserved": zero,
         "max_memory_reserved": zero, "reset_peak_memory_stats": nothing, "memory_stats": lambda *_: {},
+        "_exchange_device": lambda *_: 0, "_maybe_exchange_device": lambda *_: 0,  # with torch.cuda.device(...)
         "mem_get_info": lambda *_: (80 << 30, 80 << 30),
     }  # fmt: skip
     for key, value in replacements.items():

@@ -295,6 +295,11 @@ def _in_disguise(session: Session, trial: Trial) -> None:
                 "detects_test", f"in a process that does not look like a test the candidate launches no kernel{habits}"
             )
         )
+    for habit in session.scan.curious:
+        if "environment" not in habit:  # a setting read from there is common, and harmless alone
+            session.warnings.append(
+                Finding("detects_test", f"it could tell a test from use: {habit}; it behaved the same in a disguise")
+            )
 
 
 def _switches(session: Session, trial: Trial) -> None:

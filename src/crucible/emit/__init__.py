@@ -1,0 +1,1 @@
+"""Plan to text: CUDA functors and launches, and the ModelNew file around them."""

@@ -1,0 +1,377 @@
+"""Stages as CUDA: a functor for each, and a function that launches it. Kernel bodies are in ``kernels/*.cuh``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from crucible.emit.writer import TYPES, Block, Writer, indented, pointer
+from crucible.plan import reducers
+from crucible.plan.index import ZERO, Int, Var, of_atom, product
+from crucible.plan.program import STORAGE, Buffer, unflat
+from crucible.plan.schedule import written
+from crucible.plan.stages import Contraction, Map, Row, Stage
+from crucible.plan.value import Value, walk
+
+
+@dataclass
+class Functor:
+    """The text of a stage's functor and launcher, and the arguments that the launcher takes, in order."""
+
+    name: str
+    text: str
+    pointers: list[str]
+    sizes: list[str]
+    extra: list[str]  # "parts", "splits", "grade": further arguments of the launcher
+    launcher: str
+    functions: set[str] = field(default_factory=set)
+    structs: set[str] = field(default_factory=set)
+    templates: set[str] = field(default_factory=set)
+
+
+class _Parts:
+    """Collects the member functions of a functor and what they need."""
+
+    def __init__(self, stage: Stage, buffers: Mapping[str, Buffer]) -> None:
+        self.stage = stage
+        self.buffers = buffers
+        self.writers: list[Writer] = []
+        self.sizes: set[str] = set()
+
+    def writer(self, fields: Mapping[object, str] | None = None) -> Writer:
+        made = Writer(self.buffers, fields)
+        self.writers.append(made)
+        return made
+
+    def extent(self, value: Int) -> str:
+        """A size as text, on the host or the device."""
+        w = self.writer()
+        text = w.int(value, w.top)
+        assert not w.top.lines or value.sizes(), value
+        if w.top.lines:
+            return str(value)  # divisions written in place
+        return text
+
+    def need(self, value: Int) -> None:
+        self.sizes |= {s.name for s in value.sizes()}
+
+    def members(self) -> tuple[list[str], list[str], list[str]]:
+        """Declarations, pointers and sizes."""
+        out = {b.name for b in written(self.stage)}
+        loads = sorted(set().union(*(w.loads for w in self.writers)) - out) if self.writers else []
+        sizes = sorted(self.sizes.union(*(w.sizes for w in self.writers)))
+        lines = [f"const {STORAGE[self.buffers[b].dtype]}* __restrict__ {pointer(b)};" for b in loads]
+        lines += [f"{STORAGE[self.buffers[b].dtype]}* __restrict__ {pointer(b)};" for b in sorted(out)]
+        if sizes:
+            lines.append(f"Index {', '.join(sizes)};")
+        return lines, [*loads, *sorted(out)], sizes
+
+    def used(self) -> tuple[set[str], set[str]]:
+        return (
+            set().union(*(w.functions for w in self.writers)),
+            set().union(*(w.structs for w in self.writers)),
+        )
+
+
+def _plain(v: Var) -> Int:
+    return ZERO if v.extent == 1 else of_atom(v)
+
+
+def functor(stage: Stage, buffers: Mapping[str, Buffer], comment: Iterable[str]) -> Functor:
+    """The functor of a stage that is not torch's."""
+    if isinstance(stage, Map):
+        return _map(stage, buffers, comment)
+    if isinstance(stage, Row):
+        return _row(stage, buffers, comment)
+    assert isinstance(stage, Contraction)
+    return _contraction(stage, buffers, comment)
+
+
+def _assemble(
+    parts: _Parts, name: str, comment: Iterable[str], body: list[str], launch: str, extra: list[str], templates: set[str]
+) -> Functor:
+    members, pointers, sizes = parts.members()
+    buffers = parts.buffers
+    lines = [f"// {c}" for c in comment]
+    lines += [f"struct {name} {{", *indented(members), "", *indented(body), "};"]
+    arguments = [f"uint64_t {pointer(b)}" for b in pointers] + [f"int64_t {s}" for s in sizes]
+    arguments += [{"parts": "uint64_t parts", "splits": "int splits", "grade": "int grade"}[e] for e in extra]
+    arguments.append("uint64_t stream")
+    fill = []
+    for b in pointers:
+        const = "const " if b not in {w.name for w in written(parts.stage)} else ""
+        fill.append(f"reinterpret_cast<{const}{STORAGE[buffers[b].dtype]}*>({pointer(b)})")
+    fill += [f"static_cast<Index>({s})" for s in sizes]
+    lines += [
+        "",
+        f"void run_{name}({', '.join(arguments)}) {{",
+        f"  const {name} stage{{{', '.join(fill)}}};",
+        *indented(launch.splitlines()),
+        "}",
+    ]
+    functions, structs = parts.used()
+    return Functor(name, "\n".join(_wrapped(lines)), pointers, sizes, extra, f"run_{name}", functions, structs, templates)
+
+
+def _wrapped(lines: list[str]) -> list[str]:
+    return [line.rstrip() for line in lines]
+
+
+STREAM = "reinterpret_cast<cudaStream_t>(stream)"
+
+
+def _map(stage: Map, buffers: Mapping[str, Buffer], comment: Iterable[str]) -> Functor:
+    parts = _Parts(stage, buffers)
+    w = parts.writer({stage.element: "i"})
+    w.expect(s.value for s in stage.stores)
+    for s in stage.stores:
+        w.store(s.buffer, s.index, s.value, w.top)
+    parts.need(stage.element.extent)
+    body = [
+        f"__host__ __device__ Index count() const {{ return {stage.element.extent}; }}",
+        "__device__ __forceinline__ void operator()(Index i) const {",
+        *indented(w.top.lines),
+        "}",
+    ]
+    launch = f"check(launch_map(stage, {STREAM}), \"{stage.name}\");"
+    return _assemble(parts, stage.name, comment, body, launch, [], {"map.cuh"})
+
+
+def _row(stage: Row, buffers: Mapping[str, Buffer], comment: Iterable[str]) -> Functor:
+    parts = _Parts(stage, buffers)
+    parts.need(stage.row.extent)
+    head = [f"__host__ __device__ Index rows() const {{ return {stage.row.extent}; }}"]
+    return _split_row(stage, parts, head, comment) if stage.split else _whole_row(stage, parts, head, comment)
+
+
+def _accumulator(parts: _Parts, w: Writer, name: str, stage: Row, number: int) -> list[str]:
+    """A struct of the reductions of one walk."""
+    reduces = stage.passes[number].reduces
+    structs = [reducers.TABLE[r.reducer].struct for r, _ in reduces]
+    w.structs.update(structs)
+    lines = [f"struct {name} {{"]
+    lines += [f"  {s} r{k};  // {r.node}" for k, ((r, _), s) in enumerate(zip(reduces, structs))]
+    joins = " ".join(f"r{k}.join(b.r{k});" for k in range(len(structs)))
+    lines += [f"  __device__ __forceinline__ void join(const {name}& b) {{ {joins} }}", "};"]
+    return lines
+
+
+def _steps(w: Writer, stage: Row, number: int, acc: str, block: Block) -> None:
+    """The body of one walk: reductions take their elements in, then stores."""
+    p = stage.passes[number]
+    for k, (_, values) in enumerate(p.reduces):
+        args = [w.value(v, block) for v in values]
+        block.lines.append(f"{acc}.r{k}.step({', '.join(args)});")
+    for s in p.stores:
+        w.store(s.buffer, s.index, s.value, block)
+
+
+def _results(w: Writer, stage: Row, number: int, acc: str, wanted: set[str], block: Block) -> None:
+    for k, (r, _) in enumerate(stage.passes[number].reduces):
+        for part, (kind, member) in enumerate(reducers.TABLE[r.reducer].results):
+            name = f"{r.name}_{part}"
+            if name in wanted:
+                block.lines.append(f"const {TYPES[kind]} {name} = {acc}.r{k}.{member}();")
+
+
+def _locals_of(stage: Row) -> set[str]:
+    from crucible.plan.value import Local
+
+    values: list[Value] = [s.value for p in stage.passes for s in p.stores] + [s.value for _, s in stage.finals]
+    values += [v for p in stage.passes for _, vs in p.reduces for v in vs]
+    return {v.name for value in values for v in walk(value) if isinstance(v, Local)}
+
+
+def _finals(w: Writer, stage: Row, block: Block, ready: int, lanes: int) -> None:
+    stores = [s for n, s in stage.finals if n == ready]
+    if not stores:
+        return
+    inner = block if lanes == 1 else Block(block, mask=True)
+    for s in stores:
+        w.store(s.buffer, s.index, s.value, inner)
+    if inner is not block:
+        block.lines.extend(["if (lanes.leads()) {", *indented(inner.lines), "}"])
+
+
+def _whole_row(stage: Row, parts: _Parts, head: list[str], comment: Iterable[str]) -> Functor:
+    w = parts.writer({stage.row: "row"})
+    w.expect(v for p in stage.passes for _, vs in p.reduces for v in vs)
+    w.expect(s.value for p in stage.passes for s in p.stores)
+    w.expect(s.value for _, s in stage.finals)
+    wanted = _locals_of(stage)
+    structs: list[str] = []
+    top = w.top
+    for number, p in enumerate(stage.passes):
+        acc = f"a{number}"
+        if p.reduces:
+            structs += _accumulator(parts, w, f"Acc{number}", stage, number)
+            top.lines.append(f"Acc{number} {acc};")
+        inner = Block(top, [p.inner])
+        inner.names[p.inner] = "j"
+        _steps(w, stage, number, acc, inner)
+        extent = w.int(p.inner.extent, top)
+        if p.inner.extent == 1:
+            # A row of one element belongs to one thread.
+            top.lines.extend(["if (lanes.leads()) {", *indented(inner.lines), "}"])
+        else:
+            top.lines.extend([f"for (int64_t jj = lanes.first(); jj < {extent}; jj += lanes.step()) {{",
+                              "  const Index j = static_cast<Index>(jj);", *indented(inner.lines), "}"])  # fmt: skip
+        if p.reduces:
+            if stage.lanes > 1:
+                top.lines.append(f"lanes.join({acc});")
+            _results(w, stage, number, acc, wanted, top)
+        _finals(w, stage, top, number + 1, stage.lanes)
+    body = [
+        *head, *structs, "template <class L>",
+        "__device__ __forceinline__ void operator()(const L& lanes, Index row) const {", *indented(top.lines), "}",
+    ]  # fmt: skip
+    launch = f"check(launch_rows<{stage.lanes}>(stage, {STREAM}), \"{stage.name}\");"
+    return _assemble(parts, stage.name, comment, body, launch, [], {"row.cuh", "reduce.cuh"})
+
+
+def _split_row(stage: Row, parts: _Parts, head: list[str], comment: Iterable[str]) -> Functor:
+    (p,) = stage.passes
+    w = parts.writer({stage.row: "row"})
+    w.expect(v for _, vs in p.reduces for v in vs)
+    structs = _accumulator(parts, w, "Acc", stage, 0)
+    inner = Block(w.top, [p.inner])
+    inner.names[p.inner] = "j"
+    _steps(w, stage, 0, "a", inner)
+    parts.need(p.inner.extent)
+    f = parts.writer({stage.row: "row"})
+    f.expect(s.value for _, s in stage.finals)
+    _results(f, stage, 0, "a", _locals_of(stage), f.top)
+    _finals(f, stage, f.top, 1, 32)
+    body = [
+        *head, f"__host__ __device__ int64_t length() const {{ return {p.inner.extent}; }}", *structs,
+        "template <class L>",
+        "__device__ __forceinline__ void walk(const L& lanes, Index row, int64_t from, int64_t to, Acc& a) const {",
+        *indented(w.top.lines),
+        "  for (int64_t jj = from + lanes.first(); jj < to; jj += lanes.step()) {",
+        "    const Index j = static_cast<Index>(jj);", *indented(indented(inner.lines)), "  }", "}",
+        "template <class L>",
+        "__device__ __forceinline__ void finish(const L& lanes, Index row, const Acc& a) const {",
+        *indented(f.top.lines), "}",
+    ]  # fmt: skip
+    launch = (
+        f"check(launch_split_rows<{stage.lanes}>(stage, reinterpret_cast<void*>(parts), splits, {STREAM}), "
+        f"\"{stage.name}\");"
+    )
+    return _assemble(parts, stage.name, comment, body, launch, ["parts", "splits"], {"row.cuh", "reduce.cuh"})
+
+
+# -- contractions
+
+
+def _decoded(w: Writer, variables: Iterable[Var], flat: str, extents: list[Int], block: Block) -> None:
+    """Names for the variables that a flat index is made of."""
+    variables = list(variables)
+    total = Var(flat, product(extents))
+    block.names[total] = flat
+    for v, value in zip(variables, unflat(_plain(total), extents)):
+        if v.extent != 1:
+            block.names[v] = w.factor(value, block)
+
+
+def _operand(parts: _Parts, name: str, value: Value, fixed: list[Var], stage: Contraction) -> list[str]:
+    """``a_row`` and ``a`` (or ``b_col`` and ``b``): what can be decoded beforehand, and the element."""
+    c = stage.contract
+    side = "Row" if name == "a" else "Col"
+    variable = c.rows if name == "a" else c.cols
+    letter = "m" if name == "a" else "n"
+    w = parts.writer({c.depth: "k"})
+    w.hoist = frozenset(fixed)
+    for v in fixed:
+        w.top.names[v] = f"at.{v.name}"
+    w.expect([value])
+    text = w.value(value, w.top)
+    # The decoded part: variables that are used as they are, and the sums that were set aside.
+    d = parts.writer()
+    extents = [v.extent for v in c.batch]
+    _decoded(d, c.batch, "z", extents, d.top)
+    d.top.names[variable] = letter
+    used = [v for v in fixed if any(f"at.{v.name}" in line for line in [*w.top.lines, text])]
+    fields = [(v.name, d.int(_plain(v), d.top)) for v in used]
+    fields += [(n, d.int(i, d.top)) for i, n in w.hoisted.items()]
+    names = ", ".join(n for n, _ in fields)
+    struct = f"{name.upper()}{side}"
+    at = "row" if name == "a" else "col"
+    member = f"Index {names};" if fields else "Index none;"
+    return [
+        f"struct {struct} {{ {member} }};",
+        f"__device__ __forceinline__ {struct} {name}_{at}(Index z, Index {letter}) const {{",
+        *indented(d.top.lines),
+        f"  return {{{', '.join(t for _, t in fields) or '0'}}};",
+        "}",
+        f"__device__ __forceinline__ accum {name}(const {struct}& at, Index k) const {{",
+        *indented(w.top.lines),
+        f"  return {text};",
+        "}",
+    ]
+
+
+def _contraction(stage: Contraction, buffers: Mapping[str, Buffer], comment: Iterable[str]) -> Functor:
+    c = stage.contract
+    parts = _Parts(stage, buffers)
+    extents = [v.extent for v in c.batch]
+    for v in (c.rows, c.cols, c.depth, *c.batch):
+        parts.need(v.extent)
+    body = [
+        f"static constexpr bool a_along_k = {str(c.a_along_k).lower()}, b_along_k = {str(c.b_along_k).lower()}, "
+        f"statistics = {str(stage.statistics is not None).lower()};",
+        f"__host__ __device__ Index batches() const {{ return {product(extents)}; }}",
+        f"__host__ __device__ Index rows() const {{ return {c.rows.extent}; }}",
+        f"__host__ __device__ Index cols() const {{ return {c.cols.extent}; }}",
+        f"__host__ __device__ Index depth() const {{ return {c.depth.extent}; }}",
+        *_operand(parts, "a", stage.a, [*c.batch, c.rows], stage),
+        *_operand(parts, "b", stage.b, [*c.batch, c.cols], stage),
+    ]
+    w = parts.writer()
+    _decoded(w, c.batch, "z", extents, w.top)
+    w.top.names[c.rows] = "m"
+    w.top.names[c.cols] = "n"
+    for s in _splits_in(stage):
+        w.top.names[s] = "split"
+    stats = stage.statistics
+    w.expect(s.value for s in stage.stores)
+    if stats is not None:
+        w.expect([stats.value])
+    for s in stage.stores:
+        w.store(s.buffer, s.index, s.value, w.top)
+    result = w.value(stats.value, w.top) if stats is not None else "value"
+    body += [
+        "__device__ __forceinline__ accum finish(Index z, Index m, Index n, int split, accum value) const {",
+        *indented(w.top.lines),
+        f"  return {result};",
+        "}",
+    ]
+    if stats is not None:
+        t = parts.writer()
+        _decoded(t, c.batch, "z", extents, t.top)
+        t.top.names[c.rows] = "m"
+        t.top.names[stats.tile] = "tile_n"
+        where = t.int(stats.index, t.top)
+        body += [
+            "__device__ __forceinline__ void sink(Index z, Index m, Index tile_n, accum count, accum mean, accum m2) const {",
+            *indented(t.top.lines),
+            f"  const Index at = {where};",
+            f"  {pointer(stats.count.name)}[at] = count;",
+            f"  {pointer(stats.mean.name)}[at] = mean;",
+            f"  {pointer(stats.m2.name)}[at] = m2;",
+            "}",
+        ]
+    launch = _launch_contraction(stage)
+    extra = ["grade"] if "grade" in launch else []
+    return _assemble(parts, stage.name, comment, body, launch, extra, {"contract.cuh"})
+
+
+def _splits_in(stage: Contraction) -> set[Var]:
+    return {v for s in stage.stores for v in s.index.variables() if v.name == "split"}
+
+
+def _launch_contraction(stage: Contraction) -> str:
+    from crucible.emit.engines import launch
+
+    return launch(stage, STREAM)
+
+

@@ -1,0 +1,437 @@
+"""The whole generated file: the reference's own text with ``forward`` exchanged, and the kernels it calls."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import re
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch.utils._pytree as pytree
+
+from crucible.emit import settings
+from crucible.emit.cuda import Functor
+from crucible.emit.host import Mode, bind_sizes, largest, needed_for, run_stages, sizes_of
+from crucible.emit.library import library
+from crucible.plan.program import Buffer
+from crucible.plan.stages import Call
+
+MARK = "Made by crucible"
+
+
+@dataclass
+class Request:
+    """What the file is made from."""
+
+    source: str  # text of the reference file
+    name: str  # its file name
+    modes: list[Mode]  # one, or training and evaluation
+    arguments: list[str]  # expressions of the flattened inputs in terms of forward()'s parameters
+    fixed: list[tuple[str, Any]]  # parameters of forward() that must have the captured value
+    settings: str  # digest of the module's configuration
+    engine: str = "mma"
+    precision: str = "torch"
+    proof: str = ""
+    version: str = ""
+    table: list[str] = field(default_factory=list)  # which node went into which kernel
+    dtypes: tuple[str, ...] = ("float32", "float16", "bfloat16", "float64")
+
+
+def write_file(request: Request) -> str:
+    """The text of the ModelNew file."""
+    parts: dict[str, list[Functor]] = {}
+    for mode in request.modes:
+        for m in (mode, mode.inference):
+            if m is None:
+                continue
+            for stage in m.plan.stages:
+                if isinstance(stage, Call):
+                    continue
+                part = "backward" if stage in m.plan.backward_stages else "forward"
+                parts.setdefault(part, [])
+                f = m.functors[stage.name]
+                label = m.labels[stage.name]
+                if all(x.name != label for x in parts[part]):
+                    renamed = re.sub(rf"\b(run_)?{re.escape(f.name)}\b", lambda k, label=label: (k.group(1) or "") + label, f.text)
+                    parts[part].append(Functor(label, renamed, f.pointers, f.sizes, f.extra, f"run_{label}", f.functions,
+                                               f.structs, f.templates))  # fmt: skip
+    sections = [_header(request), _imports(request.source), _cuda(parts), _builder(request, parts)]
+    for mode in request.modes:
+        sections.append(_functions(mode))
+    sections.append(_module(request))
+    return "\n\n\n".join(s.strip("\n") for s in sections if s.strip()) + "\n"
+
+
+def _header(request: Request) -> str:
+    lines = [f'"""{MARK} {request.version} from {request.name}: the same function, gradients and side effects in fused CUDA kernels.', ""]
+    lines += ["Kernels, and the operators of the reference that each one absorbs:", ""]
+    lines += [f"    {t}" for t in request.table]
+    if request.proof:
+        lines += ["", *textwrap.wrap(request.proof, 110)]
+    lines += ['"""']
+    return "\n".join(lines)
+
+
+def _imports(source: str) -> str:
+    wanted = ["import torch", "import torch.nn as nn", "from torch.autograd.function import once_differentiable",
+              "from torch.utils.cpp_extension import load_inline"]  # fmt: skip
+    del source
+    return "\n".join(["import hashlib", "import inspect", "", *wanted])
+
+
+def _cuda(parts: dict[str, list[Functor]]) -> str:
+    out = []
+    for part, functors in parts.items():
+        templates = set().union(*(f.templates for f in functors)) if functors else set()
+        functions = set().union(*(f.functions for f in functors)) if functors else set()
+        structs = set().union(*(f.structs for f in functors)) if functors else set()
+        text = "\n\n".join([
+            "#include <stdexcept>\n#include <string>\n#include <cstring>",
+            library(templates, functions, structs),
+            "using namespace crucible;",
+            'inline void check(cudaError_t error, const char* kernel) {\n'
+            '  if (error != cudaSuccess) throw std::runtime_error(std::string(kernel) + ": " + cudaGetErrorString(error));\n}',
+            *(f.text for f in functors),
+        ])  # fmt: skip
+        out.append(f'_{part.upper()}_SOURCE = r"""\n{text}\n"""')
+    return "\n\n".join(out)
+
+
+def _signature(f: Functor) -> str:
+    arguments = ["uint64_t"] * len(f.pointers) + ["int64_t"] * len(f.sizes)
+    arguments += [{"parts": "uint64_t", "splits": "int"}[e] for e in f.extra]
+    return f"void run_{f.name}({', '.join([*arguments, 'uint64_t'])});"
+
+
+_BUILDER = '''
+_SCALARS = {scalars}
+_built = {{}}
+
+
+def _grade(dtype, device, tf32):
+    """How contractions are computed: 0 on ordinary cores, 1 TF32, 2 to the precision of float32, 3 in the type itself."""
+    if {simt}dtype == torch.float64 or torch.cuda.get_device_capability(device) < (8, 0):
+        return 0
+    if dtype != torch.float32:
+        return 3
+    return 1 if tf32 else 2
+
+
+def _kernels(part, dtype, device, elements):
+    """The compiled kernels for an element type, an index width and the precision that torch's switches allow."""
+    wide = int(elements > 2**31 - 1)
+    conv = _grade(dtype, device, {conv})
+    matmul = _grade(dtype, device, {matmul})
+    key = (part, dtype, wide, conv, matmul)
+    if key not in _built:
+        flags = [f"-DCRUCIBLE_SCALAR={{_SCALARS[dtype]}}", f"-DCRUCIBLE_WIDE={{wide}}", f"-DCRUCIBLE_CONV={{conv}}",
+                 f"-DCRUCIBLE_MATMUL={{matmul}}"]
+        binding, source = _SOURCES[part]
+        options = {{"no_implicit_headers": True}} if "no_implicit_headers" in inspect.signature(load_inline).parameters else {{}}
+        _built[key] = load_inline(
+            name=f"{name}_{{part}}_{{_SCALARS[dtype]}}{{wide}}{{conv}}{{matmul}}", cpp_sources=binding, cuda_sources=source,
+            extra_cflags=["-O1"], extra_cuda_cflags=["-O3", "-std=c++17", *flags], **options,
+        )
+    return _built[key]
+
+
+def _accumulated(dtype):
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _splits(rows, length, lanes):
+    """Into how many parts long rows are cut: enough to fill a GPU, none too short."""
+    return max(1, min(length // (16 * lanes), 131072 // max(rows * lanes, 1), 1024))
+
+
+def _shape_error(name, tensor, expected):
+    return RuntimeError(f"ModelNew: expected {{name}} of shape {{expected}}, got {{tuple(tensor.shape)}}")
+
+
+def _checked(**tensors):
+    """The tensors, contiguous, after a look at their devices and types; then the common type and device."""
+    first = next(iter(tensors.values()))
+    dtype = next((t.dtype for t in tensors.values() if t.is_floating_point()), torch.float32)
+    for name, t in tensors.items():
+        if not t.is_cuda:
+            raise RuntimeError(f"ModelNew: {{name}} is on {{t.device}}; these kernels need a CUDA device")
+        if t.device != first.device:
+            raise RuntimeError(f"ModelNew: {{name}} is on {{t.device}}, other tensors are on {{first.device}}")
+        if t.is_floating_point() and t.dtype != dtype:
+            raise RuntimeError(f"ModelNew: {{name}} is {{t.dtype}}, other tensors are {{dtype}}")
+    if dtype not in _SCALARS:
+        raise RuntimeError(f"ModelNew: {{dtype}} is not supported; use one of {{', '.join(map(str, _SCALARS))}}")
+    return [t.detach().contiguous() for t in tensors.values()], dtype, first.device
+'''
+
+
+_EXPECT = '''
+
+def _expect(module, digest):
+    """Refuse a configuration that these kernels were not made for."""
+    if module.__dict__.get("_crucible_settings") != digest:
+        if _settings(module) != digest:
+            raise RuntimeError("ModelNew: made for get_init_inputs(); run crucible fuse again for other arguments")
+        module.__dict__["_crucible_settings"] = digest
+'''
+
+
+def _builder(request: Request, parts: dict[str, list[Functor]]) -> str:
+    scalars = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 3}
+    listed = ", ".join(f"torch.{d}: {scalars[d]}" for d in request.dtypes)
+    bindings = []
+    for part, functors in parts.items():
+        lines = ["#include <cstdint>", "#include <pybind11/pybind11.h>", "", *(_signature(f) for f in functors), ""]
+        lines += ["PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {"]
+        lines += [f'  m.def("{f.name}", &run_{f.name});' for f in functors] + ["}"]
+        text = "\n".join(lines)
+        bindings.append(f'_{part.upper()}_BINDING = r"""\n{text}\n"""')
+    table = ", ".join(f'"{p}": (_{p.upper()}_BINDING, _{p.upper()}_SOURCE)' for p in parts)
+    digest = hashlib.sha256("".join(f.text for fs in parts.values() for f in fs).encode()).hexdigest()[:12]
+    switches = {
+        "torch": ("torch.backends.cudnn.allow_tf32", 'torch.get_float32_matmul_precision() != "highest"'),
+        "fp32": ("False", "False"),
+        "tf32": ("True", "True"),
+    }[request.precision]
+    body = _BUILDER.format(
+        scalars="{" + listed + "}", name=f"crucible_{digest}", conv=switches[0], matmul=switches[1],
+        simt="True or " if request.engine == "simt" else "",
+    )  # fmt: skip
+    return "\n\n".join([*bindings, f"_SOURCES = {{{table}}}"]) + "\n" + body + "\n\n" + settings.source() + _EXPECT
+
+
+def _floats(mode: Mode) -> list[Buffer]:
+    return mode.arguments
+
+
+def _functions(mode: Mode) -> str:
+    """forward and backward of a mode, and the autograd function that joins them."""
+    names = [b.name for b in mode.arguments]
+    sizes = sizes_of(mode)
+    out = [_forward_function(mode, f"_{mode.name}_forward")]
+    if mode.joint.wanted:
+        out.append(_backward_function(mode))
+    inference = mode.inference
+    if inference is not None and mode.joint.wanted:
+        out.append(_forward_function(inference, f"_{mode.name}_inference"))
+    if not mode.joint.wanted:
+        return "\n\n\n".join(out)
+    count = len(mode.plan.program.updates)
+    outputs = [o for o in mode.plan.program.outputs if isinstance(o, Buffer)]
+    aside = [f"made[{k}]" for k in range(count)]
+    aside += [f"made[{count + k}]" for k, o in enumerate(outputs) if o.kind != "f"]
+    lines = [
+        f"class _{mode.name.title()}(torch.autograd.Function):",
+        "    @staticmethod",
+        f"    def forward(ctx, {', '.join(names)}):",
+        f"        made, saved, ctx.sizes = _{mode.name}_forward({', '.join(names)})",
+        "        ctx.save_for_backward(*saved)",
+    ]
+    if aside:
+        lines.append(f"        ctx.mark_non_differentiable({', '.join(aside)})")
+    tangible = [f"gradients[{count + _position(mode, i)}]" for i in mode.joint.tangible]
+    lines += [
+        "        return tuple(made)",
+        "",
+        "    @staticmethod",
+        "    @once_differentiable",
+        "    def backward(ctx, *gradients):",
+        f"        return _{mode.name}_backward(ctx.needs_input_grad, ctx.sizes, ctx.saved_tensors, {', '.join(tangible)})",
+    ]
+    out.append("\n".join(lines))
+    del sizes
+    return "\n\n\n".join(out)
+
+
+def _position(mode: Mode, output: int) -> int:
+    """The place of an output among those that are tensors."""
+    return sum(1 for o in mode.plan.program.outputs[:output] if isinstance(o, Buffer))
+
+
+def _forward_function(mode: Mode, name: str) -> str:
+    plan = mode.plan
+    names = [b.name for b in mode.arguments]
+    outputs = [b for b in [*plan.program.updates, *plan.program.outputs] if isinstance(b, Buffer)]
+    saved = plan.saved
+    sizes = sizes_of(mode)
+    kept = {b.name for b in outputs} | set(saved)
+    body = []
+    given = ", ".join(f"{n}={n}" for n in names)
+    body.append(f"({', '.join(names)}{',' if len(names) == 1 else ''}), dtype, device = _checked({given})")
+    body += bind_sizes(mode, mode.arguments)
+    if any(not isinstance(s, Call) for s in plan.forward_stages):
+        body.append(f'kernels = _kernels("forward", dtype, device, {largest(plan)})')
+    body.append("with torch.cuda.device(device):")
+    inner = ["stream = torch.cuda.current_stream(device).cuda_stream"]
+    inner += run_stages(mode, plan.forward_stages, kept, set(names))
+    body += [f"    {line}" for line in inner]
+    made = ", ".join(b.name for b in outputs)
+    if mode.joint.wanted:
+        body.append(f"return [{made}], [{', '.join(saved)}], ({', '.join(sizes)}{',' if len(sizes) == 1 else ''})")
+    else:
+        body.append(f"return [{made}]")
+    return "\n".join([f"def {name}({', '.join(names)}):", *(f"    {line}" for line in body)])
+
+
+def _backward_function(mode: Mode) -> str:
+    plan = mode.plan
+    tangents = [b.name for b in mode.tangents]
+    sizes = sizes_of(mode)
+    gradients = plan.program.gradients
+    positions = mode.joint.wanted
+    tensor_places = [i for i, n in enumerate(mode.graph.placeholders) if _is_tensor(n)]
+    place = {p: tensor_places.index(p) for p in positions}
+    body = []
+    if sizes:
+        body.append(f"{', '.join(sizes)}{',' if len(sizes) == 1 else ''} = sizes")
+    if plan.saved:
+        body.append(f"{', '.join(plan.saved)}{',' if len(plan.saved) == 1 else ''} = saved")
+    body.append(f"{', '.join(tangents)}{',' if len(tangents) == 1 else ''} = ({', '.join(f'{t}.contiguous()' for t in tangents)},)"
+                if len(tangents) > 1 else f"{tangents[0]} = {tangents[0]}.contiguous()")  # fmt: skip
+    body.append(f"dtype, device = {tangents[0]}.dtype, {tangents[0]}.device")
+    if any(not isinstance(s, Call) for s in plan.backward_stages):
+        body.append(f'kernels = _kernels("backward", dtype, device, {largest(plan)})')
+    live = {b.name: place[positions[k]] for k, b in enumerate(gradients) if b is not None}
+    body.append(f"{' = '.join(live)} = None")
+    body.append("with torch.cuda.device(device):")
+    inner = ["stream = torch.cuda.current_stream(device).cuda_stream"]
+    have = set(plan.saved) | set(tangents)
+    useful = needed_for(mode)
+    everything = {k for k, b in enumerate(gradients) if b is not None}
+    guards = {}
+    for stage in plan.backward_stages:
+        wanted = useful[stage.name]
+        if wanted != everything:
+            tests = sorted({place[positions[k]] for k in wanted})
+            guards[stage.name] = " or ".join(f"needs[{t}]" for t in tests) or "False"
+    inner += run_stages(mode, plan.backward_stages, set(live), have, guards)
+    body += [f"    {line}" for line in inner]
+    by_place = {p: n for n, p in live.items()}
+    returned = [by_place.get(i, "None") for i in range(len(tensor_places))]
+    body.append(f"return {', '.join(returned)}{',' if len(returned) == 1 else ''}")
+    head = f"def _{mode.name}_backward(needs, sizes, saved, {', '.join(tangents)}):"
+    return "\n".join([head, *(f"    {line}" for line in body)])
+
+
+def _is_tensor(node: Any) -> bool:
+    import torch
+
+    return torch.is_tensor(node.meta.get("val"))
+
+
+# -- the module
+
+
+def _module(request: Request) -> str:
+    """The reference's text with Model renamed and its forward() exchanged."""
+    tree = ast.parse(request.source)
+    lines = request.source.splitlines()
+    (model,) = [n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Model"]
+    forward = next((n for n in model.body if isinstance(n, ast.FunctionDef) and n.name == "forward"), None)
+    body = _forward_body(request)
+    if forward is None:
+        raise ValueError("Model has no forward() of its own")
+    first = forward.body[0]
+    document = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
+    start = first.end_lineno if document else first.lineno - 1
+    assert start is not None and forward.end_lineno is not None
+    indent = " " * first.col_offset
+    edited = lines[:start] + [indent + line if line else "" for line in body] + lines[forward.end_lineno :]
+    text = "\n".join(edited)
+    text = re.sub(r"\bclass Model\b", "class ModelNew", text)
+    text = re.sub(r"\bsuper\(Model,", "super(ModelNew,", text)
+    return _without_head(text)
+
+
+def _without_head(text: str) -> str:
+    """Leave out the docstring and the imports that the file has already."""
+    tree = ast.parse(text)
+    lines = text.splitlines()
+    have = {"import torch", "import torch.nn as nn"}
+    drop: set[int] = set()
+    for k, node in enumerate(tree.body):
+        whole = "\n".join(lines[node.lineno - 1 : node.end_lineno])
+        document = k == 0 and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if document or whole.strip() in have:
+            assert node.end_lineno is not None
+            drop |= set(range(node.lineno - 1, node.end_lineno))
+    return "\n".join(line for k, line in enumerate(lines) if k not in drop).strip("\n")
+
+
+def _forward_body(request: Request) -> list[str]:
+    lines = [f"_expect(self, {request.settings!r})"] if request.settings else []
+    for name, value in request.fixed:
+        lines.append(f"if {name} != {value!r}:")
+        lines.append(f'    raise ValueError(f"ModelNew: made for {name}={value!r}, got {{{name}}}")')
+    if len(request.modes) == 1:
+        return lines + _mode_body(request, request.modes[0])
+    training, evaluation = request.modes
+    lines.append("if self.training:")
+    lines += [f"    {line}" for line in _mode_body(request, training)]
+    return lines + _mode_body(request, evaluation)
+
+
+def _mode_body(request: Request, mode: Mode) -> list[str]:
+    arguments = []
+    for node in mode.graph.placeholders:
+        if not _is_tensor(node):
+            continue
+        source = mode.graph.sources[node.name]
+        if source.kind == "input":
+            arguments.append(request.arguments[source.position])
+        else:
+            arguments.append(f"self.{source.name}")
+    call = f"tensors = [{', '.join(arguments)}]"
+    lines = [call]
+    if mode.joint.wanted:
+        quiet = "not (torch.is_grad_enabled() and any(t.requires_grad for t in tensors))"
+        inference = f"_{mode.name}_inference(*tensors)" if mode.inference is not None else f"_{mode.name}_forward(*tensors)[0]"
+        lines.append(f"made = {inference} if {quiet} else _{mode.name.title()}.apply(*tensors)")
+    else:
+        lines.append(f"made = _{mode.name}_forward(*tensors)")
+    count = len(mode.graph.updates)
+    if count:
+        lines.append("with torch.no_grad():")
+        lines += [f"    self.{name}.copy_(made[{k}])" for k, name in enumerate(mode.graph.updates)]
+    leaves = []
+    k = count
+    for o in mode.plan.program.outputs:
+        if isinstance(o, Buffer):
+            leaves.append(_Name(f"made[{k}]"))
+            k += 1
+        else:
+            leaves.append(o)
+    lines.append(f"return {pytree.tree_unflatten(leaves, mode.graph.out_spec)!r}")
+    return lines
+
+
+class _Name:
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def labelled(modes: Sequence[Mode]) -> None:
+    """Name the launchers: stages with the same text share one, others of the same name get a number."""
+    seen: dict[str, dict[str, str]] = {"forward": {}, "backward": {}}
+    for mode in modes:
+        for m in (mode, mode.inference):
+            if m is None:
+                continue
+            for stage in m.plan.stages:
+                if isinstance(stage, Call):
+                    continue
+                part = "backward" if stage in m.plan.backward_stages else "forward"
+                f = m.functors[stage.name]
+                text = re.sub(rf"\b(run_)?{re.escape(f.name)}\b", "@", "\n".join(
+                    line for line in f.text.splitlines() if not line.startswith("//")))  # fmt: skip
+                stem = stage.name.rsplit("_", 1)[0]
+                table = seen[part]
+                if text not in table:
+                    table[text] = f"{stem}_{sum(1 for v in table.values() if v.rsplit('_', 1)[0] == stem) + 1}"
+                m.labels[stage.name] = table[text]

@@ -1,0 +1,239 @@
+"""The Python of a generated file: allocations, launches and torch calls, forward and backward of one mode."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from crucible.emit.cuda import Functor
+from crucible.graph.capture import Graph
+from crucible.graph.joint import Joint
+from crucible.plan.index import Int, product
+from crucible.plan.program import Buffer
+from crucible.plan.schedule import Plan, read, written
+from crucible.plan.stages import Call, Row, Stage
+
+DTYPES = {"scalar": "dtype", "accum": "_accumulated(dtype)", "int64": "torch.int64", "int32": "torch.int32",
+          "int16": "torch.int16", "int8": "torch.int8", "uint8": "torch.uint8", "bool": "torch.bool"}  # fmt: skip
+PART_BYTES = 8  # no field of a partial result is larger
+
+
+def python(value: Int) -> str:
+    """A size as Python."""
+    return str(value).replace(" / ", " // ")
+
+
+def shape_text(shape: Sequence[Int]) -> str:
+    inner = ", ".join(python(s) for s in shape)
+    return f"({inner},)" if len(shape) == 1 else f"({inner})"
+
+
+@dataclass
+class Mode:
+    """A Model as captured in one mode (training or not), traced, planned and with the functors of its stages."""
+
+    name: str
+    graph: Graph
+    joint: Joint
+    plan: Plan
+    functors: dict[str, Functor]  # by the name of the stage
+    labels: dict[str, str]  # what a launcher is called in the file, by the name of the stage
+    arguments: list[Buffer]  # beside the primals that are tensors
+    inference: Mode | None = None
+    part: str = ""
+
+    @property
+    def tangents(self) -> list[Buffer]:
+        return [b for b in self.plan.program.buffers.values() if b.role == "tangent"]
+
+
+@dataclass
+class Text:
+    """Lines of a function, with what was allocated so far."""
+
+    lines: list[str] = field(default_factory=list)
+    made: set[str] = field(default_factory=set)
+
+
+def sizes_of(mode: Mode) -> list[str]:
+    """The names of all sizes, those of the arguments first."""
+    names = {s.name for b in mode.plan.program.buffers.values() for d in b.shape for s in d.sizes()}
+    free = sorted(names - set(mode.plan.program.sizes))
+    return [*free, *mode.plan.program.sizes]
+
+
+def bind_sizes(mode: Mode, wanted: Iterable[Buffer]) -> list[str]:
+    """Statements that read sizes off the arguments and refuse shapes that the Model would not take."""
+    lines: list[str] = []
+    bound: set[str] = set()
+    checks: list[str] = []
+    for b in wanted:
+        if not b.shape and b.role != "input":
+            continue
+        plain = []
+        fixed: list[str] = []
+        for d, s in enumerate(b.shape):
+            atom = s.atom
+            name = str(atom) if atom is not None and not s.variables() else ""
+            if name and name.isidentifier() and name not in bound and name not in mode.plan.program.sizes:
+                bound.add(name)
+                plain.append(name)
+            else:
+                plain.append("_")
+                fixed.append(f"{b.name}.shape[{d}] != {python(s)}")
+        if b.role == "input":
+            lines.append(f"if {b.name}.dim() != {len(b.shape)}:")
+            lines.append(f"    raise _shape_error({b.name!r}, {b.name}, {_display(b)!r})")
+        if any(p != "_" for p in plain):
+            lines.append(f"{', '.join(plain)}{',' if len(plain) == 1 else ''} = {b.name}.shape")
+        if fixed:
+            checks.append(f"if {' or '.join(fixed)}:")
+            checks.append(f"    raise _shape_error({b.name!r}, {b.name}, {_display(b)!r})")
+    for name, text in mode.plan.program.sizes.items():
+        checks.append(f"{name} = {text}")
+    return lines + checks
+
+
+def _display(b: Buffer) -> str:
+    return "(" + ", ".join(python(s) for s in b.shape) + ("," if len(b.shape) == 1 else "") + ")"
+
+
+def largest(plan: Plan) -> str:
+    """Python for the number of elements of the largest tensor."""
+    texts = dict.fromkeys(python(b.numel) for b in plan.program.buffers.values())
+    fixed = [int(t) for t in texts if t.isdigit()]
+    texts_ = [t for t in texts if not t.isdigit()]
+    parts = [*texts_, str(max(fixed, default=1))]
+    return parts[0] if len(parts) == 1 else f"max({', '.join(parts)})"
+
+
+def run_stages(
+    mode: Mode, stages: Sequence[Stage], kept: set[str], have: set[str], guards: Mapping[str, str] | None = None
+) -> list[str]:
+    """Allocations and launches of these stages; what nobody reads any more is let go."""
+    lines: list[str] = []
+    buffers = mode.plan.program.buffers
+    last: dict[str, int] = {}
+    for number, stage in enumerate(stages):
+        for name in [*read(stage), *(b.name for b in written(stage))]:
+            last[name] = number
+    made = set(have)
+    for number, stage in enumerate(stages):
+        body: list[str] = []
+        if isinstance(stage, Call):
+            body += _call(mode, stage)
+            made |= {t.buffer.name for t in stage.extern.results if t is not None and t.buffer is not None}
+        else:
+            f = mode.functors[stage.name]
+            for b in written(stage):
+                if b.name not in made:
+                    body.append(f"{b.name} = torch.empty({shape_text(b.shape)}, dtype={DTYPES[b.dtype]}, device=device)")
+                    made.add(b.name)
+            body += _launch(mode, stage, f)
+        gone = [n for n, k in last.items() if k == number and n not in kept and buffers[n].role == "made" and n not in have]
+        guard = (guards or {}).get(stage.name)
+        if guard:
+            lines += [f"if {guard}:", *(f"    {line}" for line in body)]
+        else:
+            lines += body
+        if gone and number < len(stages) - 1 and not guards:
+            lines.append(f"del {', '.join(sorted(gone))}")
+    return lines
+
+
+def _launch(mode: Mode, stage: Stage, f: Functor) -> list[str]:
+    label = mode.labels[stage.name]
+    arguments = [f"{b}.data_ptr()" for b in f.pointers] + f.sizes
+    lines: list[str] = []
+    if "parts" in f.extra:
+        assert isinstance(stage, Row)
+        rows, length = python(product(list(stage.shape))), python(stage.passes[0].inner.extent)
+        fields = 4 * len(stage.passes[0].reduces)
+        lines.append(f"splits = _splits({rows}, {length}, {stage.lanes})")
+        lines.append(f"parts = torch.empty(({rows}) * splits * {fields * PART_BYTES}, dtype=torch.uint8, device=device)")
+        arguments += ["parts.data_ptr()", "splits"]
+    lines.append(f"kernels.{label}({', '.join([*arguments, 'stream'])})")
+    return lines
+
+
+def _call(mode: Mode, stage: Call) -> list[str]:
+    """An operator that stays torch's."""
+    extern = stage.extern
+    node = extern.node
+    lowered = mode.plan.program
+
+    def argument(a: Any) -> str:
+        if isinstance(a, fx.Node):
+            return _node_text(a, mode, lowered.buffers)
+        if isinstance(a, (list, tuple)):
+            inner = ", ".join(argument(x) for x in a)
+            return f"[{inner}]" if isinstance(a, list) or type(a).__name__ == "immutable_list" else f"({inner},)"
+        if isinstance(a, torch.dtype):
+            return "dtype" if a.is_floating_point else str(a)
+        if isinstance(a, torch.device):
+            return "device"
+        if isinstance(a, (torch.layout, torch.memory_format)):
+            return str(a)
+        if isinstance(a, (torch.SymInt, torch.SymFloat)):
+            return _symbolic(a)
+        return repr(a)
+
+    parts = [argument(a) for a in node.args] + [f"{k}={argument(v)}" for k, v in node.kwargs.items() if k != "pin_memory"]
+    call = f"{_target(node)}({', '.join(parts)})"
+    results = extern.results
+    if len(results) == 1 and results[0] is not None and not isinstance(node.meta["val"], (tuple, list)):
+        assert results[0].buffer is not None
+        return [f"{results[0].buffer.name} = {call}.contiguous()  # torch's own: {extern.reason}"]
+    lines = [f"made = {call}  # torch's own: {extern.reason}"]
+    for k, t in enumerate(results):
+        if t is not None and t.buffer is not None:
+            lines.append(f"{t.buffer.name} = made[{k}].contiguous()")
+    return [*lines, "del made"]
+
+
+def _target(node: fx.Node) -> str:
+    target = node.target
+    if hasattr(target, "overloadpacket"):
+        return f"torch.ops.{target}" if not str(target).startswith("torch") else str(target)
+    raise NotImplementedError(f"{target} cannot be written into a file")
+
+
+def _symbolic(value: Any) -> str:
+    from crucible.plan.symbols import _Python
+
+    return str(_Python().doprint(value.node.expr))
+
+
+def _node_text(node: fx.Node, mode: Mode, buffers: Mapping[str, Buffer]) -> str:
+    value = node.meta.get("val")
+    if isinstance(value, (torch.SymInt, torch.SymFloat)):
+        return _symbolic(value)
+    if isinstance(value, (int, float, bool)):
+        return repr(value)
+    env = mode.plan.program.env
+    tensor = env[node]
+    assert tensor.buffer is not None, node
+    return str(tensor.buffer.name)
+
+
+def needed_for(mode: Mode) -> dict[str, set[int]]:
+    """For each backward stage, the gradients (by position) that it helps to compute."""
+    wanted: dict[str, set[int]] = {}
+    reach: dict[str, set[int]] = {}
+    for position, b in enumerate(mode.plan.program.gradients):
+        if b is not None:
+            reach.setdefault(b.name, set()).add(position)
+    for stage in reversed(mode.plan.backward_stages):
+        if isinstance(stage, Call):
+            outs = [t.buffer.name for t in stage.extern.results if t is not None and t.buffer is not None]
+        else:
+            outs = [b.name for b in written(stage)]
+        mine = set().union(*(reach.get(o, set()) for o in outs)) if outs else set()
+        wanted[stage.name] = mine
+        for name in read(stage):
+            reach.setdefault(name, set()).update(mine)
+    return wanted

@@ -1,0 +1,1 @@
+"""A Model as a graph of ATen operators: captured, simplified, verified, ready to be planned into kernels."""

@@ -1,0 +1,161 @@
+"""Capture a Model as a functional ATen graph: parameters and buffers by name, buffer updates kept, sizes symbolic."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch import fx
+
+Example = Sequence[Any]
+
+
+class CaptureError(Exception):
+    """The Model cannot be captured; the message names the line and what to do about it."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the value of a placeholder comes from when the captured function is called."""
+
+    kind: str  # "parameter", "buffer", "input" or "constant"
+    name: str  # of the parameter or buffer; for an input the expression that reaches it in forward()
+    position: int = -1  # of an input among the flattened arguments
+
+
+@dataclass
+class Graph:
+    """A captured Model. ``module`` maps placeholders to (updates..., outputs...), without side effects."""
+
+    module: fx.GraphModule
+    sources: dict[str, Source]
+    updates: list[str]  # buffers, in the order of the first outputs
+    out_spec: pytree.TreeSpec
+    constants: dict[str, torch.Tensor] = field(default_factory=dict)
+    fixed: dict[int, Any] = field(default_factory=dict)  # flattened positions of non-tensor inputs and their values
+    arguments: int = 0  # how many flattened arguments forward() was captured with
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def placeholders(self) -> list[fx.Node]:
+        return [n for n in self.module.graph.nodes if n.op == "placeholder"]
+
+    @property
+    def outputs(self) -> list[Any]:
+        """The nodes (or constants) of the user's outputs, flattened."""
+        return list(self._returned)[len(self.updates) :]
+
+    @property
+    def updated(self) -> list[fx.Node]:
+        return list(self._returned)[: len(self.updates)]
+
+    @property
+    def _returned(self) -> Sequence[Any]:
+        (last,) = [n for n in self.module.graph.nodes if n.op == "output"]
+        return last.args[0]
+
+
+def capture(model: torch.nn.Module, args: Example, *, kwargs: dict[str, Any] | None = None) -> Graph:
+    """The graph of ``model(*args)`` in the mode the model is in. ``args`` may live on the meta device."""
+    from torch.export import Dim, export
+
+    shapes = pytree.tree_map(_all_free, tuple(args))
+    try:
+        with warnings.catch_warnings(), _quiet():
+            warnings.simplefilter("ignore")
+            program = export(model, tuple(args), kwargs, dynamic_shapes=shapes, strict=False)
+            program = program.run_decompositions({})
+    except Exception as error:  # torch.export raises many kinds, from many packages
+        raise CaptureError(explain(error)) from error
+    del Dim
+    return _graph(program)
+
+
+def _all_free(value: Any) -> Any:
+    """Every size of every tensor input may vary; torch.export fixes those that the Model itself pins down."""
+    from torch.export import Dim
+
+    return {d: Dim.AUTO for d in range(value.dim())} if isinstance(value, torch.Tensor) else None
+
+
+class _quiet:
+    """torch.export logs what it then raises; once is enough."""
+
+    def __enter__(self) -> None:
+        self.level = logging.getLogger("torch").level
+        logging.getLogger("torch").setLevel(logging.CRITICAL)
+
+    def __exit__(self, *_: Any) -> None:
+        logging.getLogger("torch").setLevel(self.level)
+
+
+def _graph(program: Any) -> Graph:
+    from torch.export.graph_signature import InputKind, OutputKind
+
+    signature = program.graph_signature
+    sources: dict[str, Source] = {}
+    constants: dict[str, torch.Tensor] = {}
+    fixed: dict[int, Any] = {}
+    position = 0
+    for spec in signature.input_specs:
+        if spec.kind is InputKind.PARAMETER:
+            sources[spec.arg.name] = Source("parameter", spec.target)
+        elif spec.kind is InputKind.BUFFER:
+            sources[spec.arg.name] = Source("buffer", spec.target)
+        elif spec.kind is InputKind.CONSTANT_TENSOR:
+            sources[spec.arg.name] = Source("constant", spec.target)
+            constants[spec.target] = program.constants[spec.target]
+        elif spec.kind is InputKind.USER_INPUT:
+            sources[spec.arg.name] = Source("input", spec.arg.name, position)
+            if not hasattr(spec.arg, "value"):
+                pass
+            else:
+                fixed[position] = spec.arg.value
+            position += 1
+        else:
+            raise CaptureError(f"the Model uses {spec.kind.name.lower()} {spec.target}, which is not supported")
+    updates: list[str] = []
+    for out in signature.output_specs:
+        if out.kind is OutputKind.BUFFER_MUTATION:
+            updates.append(out.target)
+        elif out.kind is OutputKind.USER_INPUT_MUTATION:
+            raise CaptureError(
+                f"forward() changes its argument {out.target} in place; write the result to a new tensor instead"
+            )
+        elif out.kind is not OutputKind.USER_OUTPUT:
+            raise CaptureError(f"an output of kind {out.kind.name.lower()} is not supported")
+    module = program.graph_module
+    assert program.call_spec.out_spec is not None
+    return Graph(module, sources, updates, program.call_spec.out_spec, constants, fixed, position)
+
+
+def explain(error: Exception) -> str:
+    """torch.export's page of advice in two lines: what happened, at which line of the user's file."""
+    import re
+
+    text = str(error)
+    kind = type(error).__name__
+    where = ""
+    frames = re.findall(r'File "([^"]+)", line (\d+), in (\w+)\s*\n\s*([^\n]*)', text)
+    theirs = [f for f in frames if "/torch/" not in f[0]]
+    trace = error.__traceback__
+    import traceback
+
+    own = [f for f in traceback.extract_tb(trace) if "/torch/" not in f.filename and "/crucible/" not in f.filename]
+    if own:
+        where = f"{own[-1].filename.rsplit('/', 1)[-1]}:{own[-1].lineno}: {(own[-1].line or '').strip()}"
+    elif theirs:
+        where = f"{theirs[-1][0].rsplit('/', 1)[-1]}:{theirs[-1][1]}: {theirs[-1][3].strip()}"
+    if "DataDependent" in kind or "data-dependent" in text or "Unsupported" in kind or ".item()" in text:
+        what = (
+            "the path through forward() depends on the values in a tensor, so there is no one graph to fuse. "
+            "Express the choice with torch.where, or move it out of forward()"
+        )
+    else:
+        what = f"{kind}: {text.strip().splitlines()[0][:300] if text.strip() else 'no message'}"
+    return f"forward() could not be captured: {what}" + (f"\n    {where}" if where else "")

@@ -1,0 +1,246 @@
+"""Forward and backward of a captured Model in one graph of primitive operators.
+
+The captured graph is run under autograd with fake tensors and traced; what torch can express by simpler operators is
+decomposed, except where this program has an operator of its own for it. Normalisations are written out here, with
+derivatives that subtract means before they multiply: torch's own formulas for them cancel when means are large.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from crucible.graph.capture import Graph
+
+aten = torch.ops.aten
+
+# Operators that the planner takes as they are, although torch could take them apart.
+KEPT = (
+    "silu hardswish hardswish_backward hardsigmoid softplus log_sigmoid_forward elu leaky_relu gelu gelu_backward mish "
+    "mish_backward hardtanh sigmoid convolution_backward square"
+).split()
+
+# Operators outside torch's core table that are better taken apart.
+EXTRA = (
+    "_softmax _log_softmax _softmax_backward_data _log_softmax_backward_data nll_loss_forward nll_loss_backward "
+    "nll_loss2d_forward nll_loss2d_backward mse_loss mse_loss_backward smooth_l1_loss smooth_l1_loss_backward huber_loss "
+    "huber_loss_backward binary_cross_entropy binary_cross_entropy_backward binary_cross_entropy_with_logits "
+    "threshold_backward hardtanh_backward leaky_relu_backward elu_backward sigmoid_backward tanh_backward "
+    "softplus_backward log_sigmoid_backward hardsigmoid_backward silu_backward logsumexp addcmul addcdiv lerp "
+    "baddbmm addmv mv dot glu glu_backward tril triu unfold_backward slice_backward select_backward "
+    "linalg_vector_norm std var_mean_backward soft_margin_loss soft_margin_loss_backward trace logit xlogy "
+    "masked_fill dist frac prelu rsub norm native_dropout_backward aminmax logaddexp logaddexp2 heaviside "
+    "embedding_dense_backward split_with_sizes_copy hypot deg2rad rad2deg special_log_ndtr special_xlog1py isposinf isneginf"
+).split()
+
+
+@dataclass
+class Joint:
+    """The traced graph. Its outputs are (updates, outputs, gradients); a gradient may be None."""
+
+    graph: fx.Graph
+    primals: list[fx.Node]
+    tangents: list[fx.Node]
+    updates: list[Any]
+    outputs: list[Any]
+    gradients: list[Any]  # beside the primals that want one, in order
+    wanted: list[int]  # positions of those primals
+    tangible: list[int]  # positions of the outputs that have a tangent
+
+
+def trace(graph: Graph, *, backward: bool = True) -> Joint:
+    """Trace forward, and backward too unless only the forward is wanted or there is nothing to differentiate."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    placeholders = graph.placeholders
+    fakes = [n.meta["val"] for n in placeholders]
+    runner = _Forms(graph.module)
+    wanted = [i for i, n in enumerate(placeholders) if backward and _differentiable(graph, n)]
+    count = len(graph.updates)
+    tangible = [i for i, o in enumerate(graph.outputs) if wanted and _depends(o, {placeholders[i] for i in wanted})]
+    if not tangible:
+        wanted = []
+    with torch.no_grad():
+        tangents = [torch.empty_like(graph.outputs[i].meta["val"]) for i in tangible]
+
+    def joint(primals: Sequence[Any], tangents: Sequence[torch.Tensor]) -> tuple[Any, ...]:
+        leaves = [p.detach().requires_grad_(i in wanted) if torch.is_tensor(p) else p for i, p in enumerate(primals)]
+        with torch.set_grad_enabled(bool(wanted)):
+            returned = list(runner.run(*leaves, enable_io_processing=False))
+        gradients: list[Any] = []
+        if wanted:
+            outputs = [returned[count + i] for i in tangible]
+            live = [(o, t) for o, t in zip(outputs, tangents) if o.requires_grad]
+            gradients = list(
+                torch.autograd.grad([o for o, _ in live], [leaves[i] for i in wanted], [t for _, t in live], allow_unused=True)
+            )
+        return returned[:count], returned[count:], gradients
+
+    traced = make_fx(
+        joint, decomposition_table=decompositions(), tracing_mode="symbolic", _allow_non_fake_inputs=True
+    )(fakes, tangents)
+    traced.graph.eliminate_dead_code()
+    holders = [n for n in traced.graph.nodes if n.op == "placeholder"]
+    (last,) = [n for n in traced.graph.nodes if n.op == "output"]
+    updates, outputs, gradients = _regroup(last.args[0], count, len(graph.outputs))
+    return Joint(
+        traced.graph, holders[: len(fakes)], holders[len(fakes) :], updates, outputs, gradients, wanted, tangible
+    )
+
+
+def _regroup(returned: Any, updates: int, outputs: int) -> tuple[list[Any], list[Any], list[Any]]:
+    import torch.utils._pytree as pytree
+
+    flat = pytree.tree_leaves(returned, is_leaf=lambda x: x is None)
+    return flat[:updates], flat[updates : updates + outputs], flat[updates + outputs :]
+
+
+def _differentiable(graph: Graph, node: fx.Node) -> bool:
+    value = node.meta["val"]
+    kind = graph.sources[node.name].kind
+    return torch.is_tensor(value) and value.is_floating_point() and kind in ("parameter", "input")
+
+
+def _depends(node: Any, roots: set[fx.Node]) -> bool:
+    """Whether an output is a floating tensor that is computed from one of the roots."""
+    if not isinstance(node, fx.Node) or not torch.is_tensor(node.meta.get("val")):
+        return False
+    if not node.meta["val"].is_floating_point():
+        return False
+    seen: set[fx.Node] = set()
+    stack = [node]
+    while stack:
+        current = stack.pop()
+        if current in roots:
+            return True
+        if current not in seen:
+            seen.add(current)
+            stack.extend(current.all_input_nodes)
+    return False
+
+
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    from torch._decomp import core_aten_decompositions, get_decompositions
+
+    table = dict(core_aten_decompositions().items())
+    packets = [getattr(aten, name) for name in EXTRA if hasattr(aten, name)]
+    table.update(get_decompositions(packets))
+    kept = {getattr(aten, name) for name in KEPT if hasattr(aten, name)}
+    return {op: f for op, f in table.items() if getattr(op, "overloadpacket", op) not in kept}
+
+
+class _Normalise(torch.autograd.Function):
+    """(x - mean) / sqrt(variance + eps) over ``dims``; also the mean and the biased variance, which carry no gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, dims: list[int], eps: float) -> Any:
+        variance, mean = torch.var_mean(x, dims, correction=0, keepdim=True)
+        rstd = torch.rsqrt(variance + eps)
+        ctx.save_for_backward(x, mean, rstd)
+        ctx.dims = dims
+        ctx.mark_non_differentiable(mean, variance)
+        return (x - mean) * rstd, mean, variance
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor, *_: Any) -> Any:
+        x, mean, rstd = ctx.saved_tensors
+        unit = (x - mean) * rstd
+        along = torch.mean(g, ctx.dims, keepdim=True)
+        across = torch.mean(g * unit, ctx.dims, keepdim=True)
+        return (g - along - unit * across) * rstd, None, None
+
+
+def _affine(y: torch.Tensor, weight: Any, bias: Any, shape: list[int]) -> torch.Tensor:
+    if weight is not None:
+        y = y * weight.reshape(shape)
+    return y if bias is None else y + bias.reshape(shape)
+
+
+def _channels(x: torch.Tensor) -> list[int]:
+    return [1, x.shape[1], *[1] * (x.dim() - 2)]
+
+
+def _group_norm(x: Any, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5, _: bool = True) -> Any:
+    n, c = x.shape[:2]
+    grouped = x.reshape(n, groups, c // groups, *x.shape[2:])
+    y, _mean, _variance = _Normalise.apply(grouped, list(range(2, grouped.dim())), eps)
+    return _affine(y.reshape(x.shape), weight, bias, _channels(x))
+
+
+def _layer_norm(x: Any, shape: list[int], weight: Any = None, bias: Any = None, eps: float = 1e-5, _: bool = True) -> Any:
+    y, _mean, _variance = _Normalise.apply(x, list(range(x.dim() - len(shape), x.dim())), eps)
+    y = y if weight is None else y * weight
+    return y if bias is None else y + bias
+
+
+def _rms_norm(x: Any, shape: list[int], weight: Any = None, eps: float | None = None) -> Any:
+    dims = list(range(x.dim() - len(shape), x.dim()))
+    eps = torch.finfo(x.dtype).eps if eps is None else eps
+    y = x * torch.rsqrt(torch.mean(x * x, dims, keepdim=True) + eps)
+    return y if weight is None else y * weight
+
+
+def _moving(old: torch.Tensor, new: torch.Tensor, momentum: float) -> torch.Tensor:
+    return old * (1 - momentum) + new.detach().reshape(old.shape) * momentum
+
+
+def _batch_norm(x: Any, weight: Any, bias: Any, rm: Any, rv: Any, training: bool, momentum: float, eps: float) -> Any:
+    dims = [0, *range(2, x.dim())]
+    if not training:
+        shape = _channels(x)
+        rstd = torch.rsqrt(rv + eps).reshape(shape)
+        y = _affine((x - rm.reshape(shape)) * rstd, weight, bias, shape)
+        return y, x.new_zeros(0), x.new_zeros(0), rm, rv
+    y, mean, variance = _Normalise.apply(x, dims, eps)
+    count = x.numel() // x.shape[1]
+    y = _affine(y, weight, bias, _channels(x))
+    new_rm = rm if rm is None else _moving(rm, mean, momentum)
+    new_rv = rv if rv is None else _moving(rv, variance * (count / (count - 1)), momentum)
+    return y, mean.reshape(-1), variance.reshape(-1), new_rm, new_rv
+
+
+def _batch_norm_plain(x: Any, w: Any, b: Any, training: bool, momentum: float, eps: float) -> Any:
+    return _batch_norm(x, w, b, None, None, training, momentum, eps)[:3]
+
+
+def _batch_norm_eval(x: Any, w: Any, b: Any, rm: Any, rv: Any, momentum: float, eps: float) -> Any:
+    return _batch_norm(x, w, b, rm, rv, False, momentum, eps)[:3]
+
+
+def _batch_norm_any(
+    x: Any, w: Any, b: Any, rm: Any, rv: Any, training: bool, momentum: float, eps: float, _: bool = True
+) -> Any:
+    return _batch_norm(x, w, b, rm, rv, training, momentum, eps)[0]
+
+
+def _instance_norm(
+    x: Any, w: Any, b: Any, rm: Any, rv: Any, use_input: bool, momentum: float, eps: float, _: bool = True
+) -> Any:
+    if not use_input:
+        return _batch_norm(x, w, b, rm, rv, False, momentum, eps)[0]
+    y, _mean, _variance = _Normalise.apply(x, list(range(2, x.dim())), eps)
+    return _affine(y, w, b, _channels(x))
+
+
+FORMS: dict[Any, Callable[..., Any]] = {
+    aten.group_norm.default: _group_norm,
+    aten.layer_norm.default: _layer_norm,
+    aten.rms_norm.default: _rms_norm,
+    aten.instance_norm.default: _instance_norm,
+    aten.batch_norm.default: _batch_norm_any,
+    aten._native_batch_norm_legit_functional.default: _batch_norm,
+    aten._native_batch_norm_legit.no_stats: _batch_norm_plain,
+    aten._native_batch_norm_legit_no_training.default: _batch_norm_eval,
+}
+
+
+class _Forms(fx.Interpreter):
+    """Runs the captured graph with our own forms of some operators."""
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        form = FORMS.get(target)
+        return form(*args, **kwargs) if form is not None else super().call_function(target, args, kwargs)

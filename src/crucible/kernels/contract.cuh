@@ -1,0 +1,138 @@
+// Batched contraction D[z][m][n] = sum over k of A(z, m, k) * B(z, k, n) with operands and result in the hands of a
+// functor: matrix products, convolutions (implicit GEMM) and their gradients, with any prologue and epilogue.
+//
+// The functor P is trivially copyable:
+//   static constexpr bool a_along_k;   neighbouring k are neighbours in memory for A (else neighbouring m)
+//   static constexpr bool b_along_k;   likewise for B (else neighbouring n)
+//   static constexpr bool statistics;  whether sink() is wanted
+//   __host__ __device__ Index batches(), rows(), cols(), depth() const;
+//   __device__ Row a_row(Index z, Index m) const;          what a(row, k) must know of the row; a small plain struct
+//   __device__ accum a(const Row&, Index k) const;         an element, 0 where there is padding
+//   __device__ Col b_col(Index z, Index n) const;
+//   __device__ accum b(const Col&, Index k) const;
+//   __device__ accum finish(Index z, Index m, Index n, int split, accum value) const;
+//   __device__ void sink(Index z, Index m, Index tile_n, accum count, accum mean, accum m2) const;
+// a, b, finish are called for elements in range only; finish once for each (z, m, n, split), by neighbouring threads
+// for neighbouring n: it applies the epilogue, stores, and returns the value that statistics are taken of. sink is
+// called once for each (z, m, tile of columns) with the count, mean and sum of squared deviations of finish's values.
+//
+// Split s of `splits` sums a contiguous range of k (whole tiles); an empty range gives 0. Nothing depends on timing.
+// The engine (Simt, Mma) is a template argument. Each block computes one tile and, through the shared memory that the
+// operands no longer need, hands it out row by row: a warp for each row, a lane for each 32nd column.
+#pragma once
+
+#include "contract_simt.cuh"
+#if CRUCIBLE_SCALAR != 1  // tensor cores sum in float
+#include "contract_mma.cuh"
+#endif
+
+namespace crucible {
+
+template <class Config>
+constexpr int tile_cols() { return Config::BN; }
+
+// Tiles in an order in which those that run together share operands: bands of 8 tiles of rows, columns outermost.
+struct TilePlace {
+  Index z, m, n;  // m and n count tiles
+};
+__device__ __forceinline__ TilePlace tile_place(unsigned block, unsigned tiles_m, unsigned tiles_n) {
+  constexpr unsigned BAND = 8;
+  const unsigned z = block / (tiles_m * tiles_n), within = block % (tiles_m * tiles_n);
+  const unsigned first = within / (BAND * tiles_n) * BAND, rest = within % (BAND * tiles_n);
+  const unsigned height = tiles_m - first < BAND ? tiles_m - first : BAND;
+  return {static_cast<Index>(z), static_cast<Index>(first + rest % height), static_cast<Index>(rest / height)};
+}
+
+__device__ __forceinline__ accum warp_sum(accum x) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
+  return x;
+}
+
+// One row of a tile: a warp's lanes take every 32nd column. The mean is computed first and the deviations from it, and
+// then corrected by the deviations' own mean, so nothing cancels however far the values are from zero.
+template <class Config, class P>
+__device__ __forceinline__ void finish_row(const P& p, Index z, Index m, Index tile_n, int split, const accum* values) {
+  constexpr int EACH = Config::BN / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const Index n0 = tile_n * Config::BN, left = p.cols() - n0;
+  const int count = left < Config::BN ? static_cast<int>(left) : Config::BN;
+  accum kept[EACH];
+#pragma unroll
+  for (int j = 0; j < EACH; ++j) {
+    const int n = lane + j * 32;
+    kept[j] = n < count ? p.finish(z, m, n0 + n, split, values[n]) : accum(0);
+  }
+  if constexpr (P::statistics) {
+    accum sum = 0;
+#pragma unroll
+    for (int j = 0; j < EACH; ++j) sum += kept[j];
+    const accum near = warp_sum(sum) / static_cast<accum>(count);
+    accum off = 0, squares = 0;
+#pragma unroll
+    for (int j = 0; j < EACH; ++j) {
+      const accum d = lane + j * 32 < count ? kept[j] - near : accum(0);
+      off += d;
+      squares = fma(d, d, squares);
+    }
+    off = warp_sum(off) / static_cast<accum>(count);
+    squares = warp_sum(squares) - static_cast<accum>(count) * off * off;
+    if (lane == 0) p.sink(z, m, tile_n, static_cast<accum>(count), near + off, squares);
+  }
+}
+
+template <class Config, class P>
+__global__ void __launch_bounds__(Config::threads, Config::blocks_per_sm)
+    contract_kernel(const __grid_constant__ P p, int splits) {
+  extern __shared__ __align__(16) unsigned char contract_shared[];
+  const Index rows = p.rows(), depth = p.depth();
+  const TilePlace tile = tile_place(blockIdx.x, static_cast<unsigned>((rows - 1) / Config::BM + 1),
+                                    static_cast<unsigned>((p.cols() - 1) / Config::BN + 1));
+  const int split = static_cast<int>(blockIdx.y);
+  const Index m0 = tile.m * Config::BM;
+
+  const Index tiles = depth / Config::BK + (depth % Config::BK != 0), share = tiles / splits + (tiles % splits != 0);
+  const Index first = share * split < tiles ? share * split : tiles;
+  const Index last = tiles - first > share ? first + share : tiles;
+
+  typename Config::Sums sums;
+  Config::multiply(p, tile.z, m0, tile.n * Config::BN, first == tiles ? depth : first * Config::BK,
+                   last == tiles ? depth : last * Config::BK, contract_shared, sums);
+
+  accum* staged = reinterpret_cast<accum*>(contract_shared);
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+#pragma unroll 1
+  for (int pass = 0; pass < Config::passes; ++pass) {
+    __syncthreads();
+    Config::expose(sums, pass, staged);
+    __syncthreads();
+#pragma unroll 1
+    for (int r = warp; r < Config::pass_rows; r += Config::threads / 32) {
+      const int row = Config::row_of(pass, r);
+      if (row < rows - m0) finish_row<Config>(p, tile.z, m0 + row, tile.n, split, staged + r * Config::pass_stride);
+    }
+  }
+}
+
+#ifndef __CUDACC_RTC__
+// Launches nothing where D is empty. cudaErrorInvalidValue: too many tiles, or statistics of split (partial) sums.
+template <class Config, class P>
+cudaError_t launch_contract(const P& p, int splits, cudaStream_t stream) {
+  const int64_t tiles_m = (static_cast<int64_t>(p.rows()) + Config::BM - 1) / Config::BM;
+  const int64_t tiles_n = (static_cast<int64_t>(p.cols()) + Config::BN - 1) / Config::BN;
+  const int64_t batches = p.batches(), most = 0x7fffffff;
+  if (batches == 0 || tiles_m == 0 || tiles_n == 0) return cudaSuccess;
+  if (tiles_m > most / tiles_n || batches > most / (tiles_m * tiles_n)) return cudaErrorInvalidValue;
+  if (splits < 1 || splits > 65535 || (P::statistics && splits > 1)) return cudaErrorInvalidValue;
+  if (Config::shared_bytes > 48 * 1024) {
+    const cudaError_t refused = cudaFuncSetAttribute(
+        contract_kernel<Config, P>, cudaFuncAttributeMaxDynamicSharedMemorySize, Config::shared_bytes);
+    if (refused != cudaSuccess) return refused;
+  }
+  const dim3 grid(static_cast<unsigned>(batches * tiles_m * tiles_n), static_cast<unsigned>(splits));
+  contract_kernel<Config, P><<<grid, Config::threads, Config::shared_bytes, stream>>>(p, splits);
+  return cudaGetLastError();
+}
+#endif
+
+}  // namespace crucible

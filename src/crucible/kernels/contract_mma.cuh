@@ -1,0 +1,305 @@
+// The contraction engine on tensor cores (mma.sync, compute capability 8.0 and later).
+//
+// Block tile BM x BN, BK deep; each warp computes WM x WN. What lies in shared memory are 32-bit words: a tf32 number,
+// or two half or bfloat16 numbers of neighbouring k. A panel is made of slabs 16 words deep; a line's 16 words are four
+// 16-byte chunks, permuted by the line's number so that 16-byte stores across lines, 4-byte stores along k and the
+// fragments' 16-byte loads all hit distinct banks. A fragment's order of k is the load's (word 4q .. 4q+3 for the
+// thread with lane % 4 == q), the same in A and B, so the sum is over all k all the same.
+// Per slab a warp loads (WM + WN) * 64 bytes (twice that in grade Fp32) and issues WM * WN / 64 mma (three times that).
+// Registers: WM * WN / 32 sums, in grade Fp32 WN / 2 more, and the next tile's elements.
+//
+// Grades:
+//   Tf32    operands rounded to tf32, to nearest even
+//   Fp32    operands split into two tf32 numbers, three products. Tensor cores cut what they add, so the sums of a slab
+//           (small products first) go to ordinary registers. A tile with a number that is huge, inf or nan takes fused
+//           multiply-adds: a split would make nan of inf, and an overflow of one product nan of the sum.
+//   Native  operands rounded to scalar (half or bfloat16), summed in float
+#pragma once
+
+#include "contract_operand.cuh"
+
+namespace crucible {
+
+enum class Grade { Tf32, Fp32, Native };
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+#define CRUCIBLE_HAS_MMA 1
+#else
+#define CRUCIBLE_HAS_MMA 0
+#endif
+
+#if CRUCIBLE_HAS_MMA
+// To tf32, to nearest even. What would round to infinity is cut instead; a nan stays one when its low bits go.
+__device__ __forceinline__ unsigned round_tf32(float value) {
+  const unsigned bits = __float_as_uint(value), size = bits & 0x7fffffffu;
+  unsigned rounded = bits + 0xfffu + (bits >> 13 & 1u);
+  if (size >= 0x7f7ff000u) rounded = size > 0x7f800000u ? bits | 0x400000u : bits;
+  return rounded & 0xffffe000u;
+}
+
+template <Grade grade>
+__device__ __forceinline__ void mma(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  if constexpr (grade != Grade::Native) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  } else {
+#if CRUCIBLE_SCALAR == 3
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#else
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#endif
+  }
+}
+
+// Two neighbouring k as scalars in one word, the first in the low half.
+__device__ __forceinline__ unsigned pack(float first, float second) {
+#if CRUCIBLE_SCALAR == 2
+  const __half2 pair = __floats2half2_rn(first, second);
+  return reinterpret_cast<const unsigned&>(pair);
+#elif CRUCIBLE_SCALAR == 3
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(first, second);
+  return reinterpret_cast<const unsigned&>(pair);
+#else
+  return 0;
+#endif
+}
+#endif  // CRUCIBLE_HAS_MMA
+
+template <int BM_, int BN_, int BK_, int WM, int WN, Grade grade>
+struct Mma {
+  static constexpr int BM = BM_, BN = BN_, BK = BK_;
+  static constexpr int PER_WORD = grade == Grade::Native ? 2 : 1;  // elements
+  static constexpr int COPIES = grade == Grade::Fp32 ? 2 : 1;      // the high parts, and the low parts
+  static constexpr int WORDS = BK / PER_WORD, SLABS = WORDS / 16;
+  static constexpr int MT = WM / 16, NT = WN / 8, WARPS_N = BN / WN;
+  static constexpr int threads = BM / WM * WARPS_N * 32;
+  // As many as fit without spills.
+  static constexpr int blocks_per_sm = threads > 128 ? 1 : grade == Grade::Tf32 && WM * WN <= 1024 ? 3 : 2;
+  static_assert(BM % WM == 0 && BN % WN == 0 && WM % 16 == 0 && WN % 8 == 0 && BN % 32 == 0, "tile does not divide");
+  static_assert(BK % (16 * PER_WORD) == 0 && threads <= 1024, "bad tile depth or thread count");
+  static_assert((grade == Grade::Native) == (sizeof(scalar) == 2), "Native is for two-byte scalars, others for float");
+
+  static constexpr int A_WORDS = BM * WORDS, B_WORDS = BN * WORDS;
+  static constexpr int buffer = (A_WORDS + B_WORDS) * COPIES;  // A's copies, then B's
+  static constexpr int passes = MT, pass_rows = BM / WM * 16, pass_stride = BN + 8;
+  static constexpr int shared_bytes = larger(2 * buffer, pass_rows * pass_stride) * 4;
+
+  struct Sums {
+    float at[MT][NT][4];
+  };
+
+  static __device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x) % 32; }
+  static __device__ __forceinline__ int warp_m() { return static_cast<int>(threadIdx.x) / 32 / WARPS_N; }
+  static __device__ __forceinline__ int warp_n() { return static_cast<int>(threadIdx.x) / 32 % WARPS_N; }
+
+#if CRUCIBLE_HAS_MMA
+  // Where the 16 bytes lie that hold words 4 * chunk .. 4 * chunk + 3 of a line.
+  template <int LINES>
+  static __device__ __forceinline__ int chunk_at(int line, int chunk) {
+    return (chunk / 4 * LINES + line) * 16 + ((chunk ^ line >> 1) & 3) * 4;
+  }
+
+  // A word of the panel, and (grade Fp32) its low part. True if the number is too large for three products: then it is
+  // whole in the first word.
+  static __device__ __forceinline__ bool convert(const accum* from, unsigned& high, unsigned& low) {
+    if constexpr (grade == Grade::Native) {
+      high = pack(from[0], from[1]);
+      return false;
+    } else if constexpr (grade == Grade::Tf32) {
+      high = round_tf32(from[0]);
+      return false;
+    } else {
+      const bool huge = !(fabsf(from[0]) < 1e18f);
+      const unsigned bits = __float_as_uint(from[0]), near = (bits + 0x1000u) & 0xffffe000u;
+      const unsigned rest = __float_as_uint(from[0] - __uint_as_float(near));
+      high = huge ? bits : near;
+      low = huge ? 0u : (rest + 0x1000u) & 0xffffe000u;
+      return huge;
+    }
+  }
+
+  template <int LINES, class S>
+  static __device__ __forceinline__ bool put(const S& staged, unsigned* panel) {
+    bool odd = false;
+#pragma unroll
+    for (int j = 0; j < S::RUN_COUNT; ++j)
+#pragma unroll
+      for (int i = 0; i < S::LINE_COUNT; ++i) {
+        const accum* from = staged.values[j][i];
+        if constexpr (S::RUNS == WORDS) {
+          const int word = staged.run(j), at = chunk_at<LINES>(staged.line(i), word / 4) + word % 4;
+          unsigned high, low = 0;
+          odd |= convert(from, high, low);
+          panel[at] = high;
+          if constexpr (COPIES == 2) panel[LINES * WORDS + at] = low;
+        } else {
+          const int at = chunk_at<LINES>(staged.line(i), staged.run(j));
+          unsigned high[4], low[4] = {};
+#pragma unroll
+          for (int e = 0; e < 4; ++e) odd |= convert(from + e * PER_WORD, high[e], low[e]);
+          *reinterpret_cast<uint4*>(panel + at) = make_uint4(high[0], high[1], high[2], high[3]);
+          if constexpr (COPIES == 2)
+            *reinterpret_cast<uint4*>(panel + LINES * WORDS + at) = make_uint4(low[0], low[1], low[2], low[3]);
+        }
+      }
+    return odd;
+  }
+
+  template <int LINES>
+  static __device__ __forceinline__ void fragment(unsigned (&to)[4], const unsigned* panel, int line, int slab) {
+    const uint4 v = *reinterpret_cast<const uint4*>(panel + chunk_at<LINES>(line, slab * 4 + lane() % 4));
+    to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+  }
+
+  static __device__ __forceinline__ void multiply_tile(Sums& sums, const unsigned* a_panel, const unsigned* b_panel) {
+    const int a_line = warp_m() * WM + lane() / 4, b_line = warp_n() * WN + lane() / 4;
+#pragma unroll
+    for (int slab = 0; slab < SLABS; ++slab) {
+      unsigned b[COPIES][NT][4];
+#pragma unroll
+      for (int c = 0; c < COPIES; ++c)
+#pragma unroll
+        for (int j = 0; j < NT; ++j) fragment<BN>(b[c][j], b_panel + c * B_WORDS, b_line + j * 8, slab);
+#pragma unroll
+      for (int i = 0; i < MT; ++i) {
+        unsigned a[COPIES][2][4];
+#pragma unroll
+        for (int c = 0; c < COPIES; ++c)
+#pragma unroll
+          for (int h = 0; h < 2; ++h)
+            fragment<BM>(a[c][h], a_panel + c * A_WORDS, a_line + i * 16 + h * 8, slab);
+        if constexpr (grade == Grade::Fp32) {
+          float part[NT][4] = {};
+          multiply_fragments(part, a[1], b[0]);
+          multiply_fragments(part, a[0], b[1]);
+          multiply_fragments(part, a[0], b[0]);
+#pragma unroll
+          for (int j = 0; j < NT; ++j)
+#pragma unroll
+            for (int r = 0; r < 4; ++r) sums.at[i][j][r] += part[j][r];
+        } else {
+          multiply_fragments(sums.at[i], a[0], b[0]);
+        }
+      }
+    }
+  }
+
+  static __device__ __forceinline__ void multiply_fragments(float (&to)[NT][4], const unsigned (&a)[2][4],
+                                                            const unsigned (&b)[NT][4]) {
+#pragma unroll
+    for (int step = 0; step < 4; step += 2) {
+      const unsigned rows[4] = {a[0][step], a[1][step], a[0][step + 1], a[1][step + 1]};
+#pragma unroll
+      for (int j = 0; j < NT; ++j) mma<grade>(to[j], rows, b[j][step], b[j][step + 1]);
+    }
+  }
+
+  // The same tile by fused multiply-adds on the numbers put together again (grade Fp32).
+  static __device__ __forceinline__ void multiply_odd_tile(Sums& sums, const unsigned* a_panel,
+                                                           const unsigned* b_panel) {
+    const int a_line = warp_m() * WM + lane() / 4, b_line = warp_n() * WN + lane() % 4 * 2;
+#pragma unroll 1
+    for (int word = 0; word < WORDS; ++word) {
+      float a[MT][2], b[NT][2];
+#pragma unroll
+      for (int i = 0; i < MT * 2; ++i) {
+        const unsigned* from = a_panel + chunk_at<BM>(a_line + i * 8, word / 4) + word % 4;
+        a[i / 2][i % 2] = __uint_as_float(from[0]) + __uint_as_float(from[A_WORDS]);
+      }
+#pragma unroll
+      for (int j = 0; j < NT * 2; ++j) {
+        const unsigned* from = b_panel + chunk_at<BN>(b_line + j / 2 * 8 + j % 2, word / 4) + word % 4;
+        b[j / 2][j % 2] = __uint_as_float(from[0]) + __uint_as_float(from[B_WORDS]);
+      }
+#pragma unroll
+      for (int i = 0; i < MT; ++i)
+#pragma unroll
+        for (int j = 0; j < NT; ++j)
+#pragma unroll
+          for (int r = 0; r < 4; ++r) sums.at[i][j][r] = fmaf(a[i][r / 2], b[j][r % 2], sums.at[i][j][r]);
+    }
+  }
+
+  // Barrier; whether any thread of the block saw a number too large.
+  static __device__ __forceinline__ bool meet(bool odd) {
+    if constexpr (grade == Grade::Fp32) return __syncthreads_or(odd);
+    __syncthreads();
+    return false;
+  }
+
+  // sums = A B over [begin, end), for the tile at row m0 and column n0 of batch z.
+  template <class P>
+  static __device__ __forceinline__ void multiply(const P& p, Index z, Index m0, Index n0, Index begin, Index end,
+                                                  unsigned char* shared, Sums& sums) {
+    unsigned* panels = reinterpret_cast<unsigned*>(shared);
+    Staged<OperandA<P>, BM, BK, P::a_along_k ? PER_WORD : 4 * PER_WORD, threads> a;
+    Staged<OperandB<P>, BN, BK, P::b_along_k ? PER_WORD : 4 * PER_WORD, threads> b;
+    sums = Sums{};
+    if (begin >= end) return;
+    a.place(p, z, m0);
+    b.place(p, z, n0);
+    a.load(p, begin, end);
+    b.load(p, begin, end);
+    bool odd = put<BM>(a, panels);
+    odd |= put<BN>(b, panels + COPIES * A_WORDS);
+    odd = meet(odd);
+
+    unsigned* current = panels;
+    unsigned* other = panels + buffer;
+    for (Index k = begin;; k += BK) {
+      const bool more = end - k > BK;
+      if (more) {
+        a.load(p, k + BK, end);
+        b.load(p, k + BK, end);
+      }
+      if (odd)
+        multiply_odd_tile(sums, current, current + COPIES * A_WORDS);
+      else
+        multiply_tile(sums, current, current + COPIES * A_WORDS);
+      if (!more) break;
+      odd = put<BM>(a, other);
+      odd |= put<BN>(b, other + COPIES * A_WORDS);
+      odd = meet(odd);
+      unsigned* const swap = current;
+      current = other;
+      other = swap;
+    }
+  }
+#else
+  template <class P>
+  static __device__ void multiply(const P&, Index, Index, Index, Index, Index, unsigned char*, Sums& sums) {
+    sums = Sums{};
+    __trap();  // the host chose an engine that this chip does not have
+  }
+#endif
+
+  // The sums leave the registers in passes of pass_rows rows; row r of a pass is row_of(pass, r) of the tile.
+  static __device__ __forceinline__ int row_of(int pass, int r) { return r / 16 * WM + pass * 16 + r % 16; }
+
+  static __device__ __forceinline__ void expose(const Sums& sums, int pass, accum* rows) {
+    float* to = rows + (warp_m() * 16 + lane() / 4) * pass_stride + warp_n() * WN + lane() % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < MT; ++i)
+      if (i == pass) {  // a register has no address: the choice is made among unrolled copies
+#pragma unroll
+        for (int j = 0; j < NT; ++j)
+#pragma unroll
+          for (int h = 0; h < 2; ++h)
+            *reinterpret_cast<float2*>(to + h * 8 * pass_stride + j * 8) =
+                make_float2(sums.at[i][j][2 * h], sums.at[i][j][2 * h + 1]);
+      }
+  }
+};
+
+}  // namespace crucible

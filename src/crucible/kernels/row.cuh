@@ -1,0 +1,128 @@
+// A group of N threads a row: the functor walks over the row, reduces, and stores what depends on the results.
+//
+// N is 1 (a thread for each row: short rows, or rows whose neighbours are neighbours in memory), 32 (a warp) or 256 (a
+// block). A functor R has `Index rows() const` and
+//   template <class L> void operator()(const L& lanes, Index row) const;
+// where `lanes.first()` and `lanes.step()` deal out the row, `lanes.join(acc)` leaves the joined result with every
+// thread, and `lanes.leads()` is true in one of them. Partial results travel by shuffles, between warps through N/32
+// slots of shared memory.
+//
+// A split functor, for few long rows, has instead
+//   struct Acc;  void walk(const L&, Index row, int64_t from, int64_t to, Acc&) const;  int64_t length() const;
+//   void finish(const L&, Index row, const Acc&) const;
+// and takes two launches: every part of every row, then the rows. Nothing depends on timing.
+#pragma once
+
+#include "common.cuh"
+
+namespace crucible {
+
+constexpr int ROW_THREADS = 256;
+
+template <class Acc>
+__device__ __forceinline__ Acc from_lane(const Acc& a, int mask) {
+  static_assert(sizeof(Acc) % 4 == 0, "partial results are whole words");
+  uint32_t words[sizeof(Acc) / 4];
+  memcpy(words, &a, sizeof(Acc));
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(Acc) / 4); ++i) words[i] = __shfl_xor_sync(0xffffffffu, words[i], mask);
+  Acc b;
+  memcpy(&b, words, sizeof(Acc));
+  return b;
+}
+
+template <int N>
+struct Lanes {
+  static_assert(N == 1 || N == 32 || N == ROW_THREADS, "a thread, a warp or a block");
+  __device__ __forceinline__ int first() const { return static_cast<int>(threadIdx.x) % N; }
+  __device__ __forceinline__ int step() const { return N; }
+  __device__ __forceinline__ bool leads() const { return first() == 0; }
+
+  template <class Acc>
+  __device__ __forceinline__ void join(Acc& a) const {
+    if (N == 1) return;
+#pragma unroll
+    for (int mask = 16; mask > 0; mask /= 2) {
+      // Both partners join in the same order, so that all threads end with the very same bits.
+      const Acc other = from_lane(a, mask);
+      if (threadIdx.x & mask) {
+        Acc left = other;
+        left.join(a);
+        a = left;
+      } else {
+        a.join(other);
+      }
+    }
+    if (N > 32) {
+      __shared__ __align__(16) unsigned char slots[ROW_THREADS / 32 * sizeof(Acc)];
+      Acc* const slot = reinterpret_cast<Acc*>(slots);
+      __syncthreads();  // the last join's readers are done
+      if (threadIdx.x % 32 == 0) slot[threadIdx.x / 32] = a;
+      __syncthreads();
+      a = slot[0];
+#pragma unroll
+      for (int w = 1; w < ROW_THREADS / 32; ++w) a.join(slot[w]);
+    }
+  }
+};
+
+template <int N>
+__device__ __forceinline__ int64_t row_of_thread() {
+  return (static_cast<int64_t>(blockIdx.x) * ROW_THREADS + threadIdx.x) / N;
+}
+
+template <int N, class R>
+__global__ void __launch_bounds__(ROW_THREADS) row_kernel(const R r) {
+  const int64_t row = row_of_thread<N>();
+  if (row < r.rows()) r(Lanes<N>(), static_cast<Index>(row));
+}
+
+template <int N, class R>
+__global__ void __launch_bounds__(ROW_THREADS) row_parts_kernel(const R r, typename R::Acc* parts, int splits) {
+  const int64_t row = row_of_thread<N>(), length = r.length(), each = (length + splits - 1) / splits;
+  if (row >= r.rows()) return;
+  const int64_t from = each * blockIdx.y, to = from + each < length ? from + each : length;
+  typename R::Acc a;
+  const Lanes<N> lanes;
+  r.walk(lanes, static_cast<Index>(row), from, to, a);
+  lanes.join(a);
+  if (lanes.leads()) parts[static_cast<int64_t>(blockIdx.y) * r.rows() + row] = a;
+}
+
+template <class R>
+__global__ void __launch_bounds__(ROW_THREADS) row_whole_kernel(const R r, const typename R::Acc* parts, int splits) {
+  const int64_t row = row_of_thread<32>();
+  if (row >= r.rows()) return;
+  typename R::Acc a;
+  const Lanes<32> lanes;
+  for (int s = lanes.first(); s < splits; s += lanes.step()) a.join(parts[static_cast<int64_t>(s) * r.rows() + row]);
+  lanes.join(a);
+  r.finish(lanes, static_cast<Index>(row), a);
+}
+
+inline unsigned row_blocks(int64_t rows, int lanes) {
+  return static_cast<unsigned>((rows * lanes + ROW_THREADS - 1) / ROW_THREADS);
+}
+
+template <int N, class R>
+cudaError_t launch_rows(const R& r, cudaStream_t stream) {
+  const int64_t rows = r.rows();
+  if (rows <= 0) return cudaSuccess;
+  row_kernel<N><<<row_blocks(rows, N), ROW_THREADS, 0, stream>>>(r);
+  return cudaGetLastError();
+}
+
+// `parts` has room for rows * splits partial results.
+template <int N, class R>
+cudaError_t launch_split_rows(const R& r, void* parts, int splits, cudaStream_t stream) {
+  const int64_t rows = r.rows();
+  if (rows <= 0) return cudaSuccess;
+  auto* const acc = static_cast<typename R::Acc*>(parts);
+  row_parts_kernel<N><<<dim3(row_blocks(rows, N), splits), ROW_THREADS, 0, stream>>>(r, acc, splits);
+  const cudaError_t error = cudaGetLastError();
+  if (error != cudaSuccess) return error;
+  row_whole_kernel<<<row_blocks(rows, 32), ROW_THREADS, 0, stream>>>(r, acc, splits);
+  return cudaGetLastError();
+}
+
+}  // namespace crucible

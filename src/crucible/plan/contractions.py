@@ -1,0 +1,271 @@
+"""Matrix products and convolutions, and their derivatives, all as one form: sums over k of a(z, m, k) * b(z, n, k).
+
+For a convolution the rows are output channels of a group and the columns output pixels; ``b`` gathers the input under the
+window. The derivative by the input is the transposed convolution, the derivative by the weight a contraction whose
+depth runs over samples and pixels. A transposed convolution gathers too: each output pixel looks up the inputs that
+reach it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch import fx
+
+from crucible.plan.index import ZERO, Int, Var, integer, of_atom, product
+from crucible.plan.program import Contract, Index, Tensor, unflat
+from crucible.plan.value import Condition, Const, Inside, Masked, Multiple, Op, Value
+
+if TYPE_CHECKING:
+    from crucible.plan.lower import Lowering
+
+# From this many output pixels on, a sample's pixels fill tiles of their own, so that statistics per sample stay apart.
+OWN_TILES = 256
+
+
+def _of(variable: Var) -> Int:
+    return ZERO if variable.extent == 1 else of_atom(variable)
+
+
+def _along(tensor: Tensor, index: Index, variable: Var) -> bool:
+    """Whether moving along a variable moves by one element in memory: the best direction to read in."""
+    from crucible.plan.value import Load, walk
+
+    for value in walk(tensor.at(index)):
+        if isinstance(value, Load):
+            step = value.index.substitute({variable: of_atom(variable) + 1}) - value.index
+            if step == 1:
+                return True
+    return False
+
+
+# -- matrix products
+
+
+def matmul(low: Lowering, node: fx.Node) -> Tensor:
+    name = str(node.target)
+    if "addmm" in name or "baddbmm" in name:
+        bias, a, b = (low.tensor(x) for x in node.args[:3])
+    else:
+        bias, (a, b) = None, (low.tensor(x) for x in node.args[:2])
+    result = _product(low, node, a, b)
+    if bias is None:
+        return result
+    beta, alpha = node.kwargs.get("beta", 1), node.kwargs.get("alpha", 1)
+    from crucible.plan.lower import broadcast
+
+    def element(index: Index) -> Value:
+        value = result.at(index)
+        if alpha != 1:
+            value = Op("mul", (value, low.scalar(alpha, "f")), "f")
+        if beta == 0:
+            return value
+        added = broadcast(bias, index)
+        if beta != 1:
+            added = Op("mul", (added, low.scalar(beta, "f")), "f")
+        return Op("add", (value, added), "f")
+
+    return low.lazy(node, element, [result, bias], cost=1)
+
+
+def _product(low: Lowering, node: fx.Node, a: Tensor, b: Tensor) -> Tensor:
+    a, b = low.operand(a), low.operand(b)
+    batched = len(a.shape) == 3
+    lead = a.shape[:1] if batched else ()
+    m, k = a.shape[-2:]
+    n = b.shape[-1]
+    batch = tuple(low.fresh("z", s) for s in lead)
+    rows, cols, depth = low.fresh("m", m), low.fresh("n", n), low.fresh("k", k)
+    z = tuple(_of(v) for v in batch)
+    contract = Contract(
+        low.buffer_name(f"{node.name}_product"), batch, rows, cols, depth,
+        lambda: a.at((*z, _of(rows), _of(depth))), lambda: b.at((*z, _of(depth), _of(cols))),
+        (*z, _of(rows), _of(cols)), (*lead, m, n),
+        _along(a, (*z, _of(rows), of_atom(depth)), depth), _along(b, (*z, of_atom(depth), _of(cols)), depth),
+        "matmul", (a, b), node.name,
+    )  # fmt: skip
+    return low.add_contract(contract)
+
+
+# -- convolutions
+
+
+@dataclass(frozen=True)
+class Window:
+    """The parameters of a convolution over d dimensions."""
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+    @property
+    def taps(self) -> int:
+        total = 1
+        for k in self.kernel:
+            total *= k
+        return total
+
+
+def _window(low: Lowering, weight: Tensor, args: Sequence[Any]) -> Window:
+    """``args``: stride, padding, dilation, groups."""
+    rank = len(weight.shape) - 2
+    kernel = tuple(s.constant for s in weight.shape[2:])
+    if any(k is None for k in kernel):
+        raise low.refusal("a convolution whose kernel size depends on the input")
+
+    def full(values: Any) -> tuple[int, ...]:
+        values = [low.constant(v) for v in values]
+        return tuple(values * rank if len(values) == 1 else values)
+
+    return Window(kernel, full(args[0]), full(args[1]), full(args[2]), low.constant(args[3]))
+
+
+def convolution(low: Lowering, node: fx.Node) -> Tensor:
+    x, weight = low.tensor(node.args[0]), low.tensor(node.args[1])
+    bias = low.tensor(node.args[2]) if node.args[2] is not None else None
+    stride, padding, dilation, transposed, _output_padding, groups = node.args[3:9]
+    window = _window(low, weight, (stride, padding, dilation, groups))
+    shape = low.result_shape(node)
+    made = (_transposed if transposed else _forward)(low, node, x, weight, window, shape, "")
+    if bias is None:
+        return made
+    return low.lazy(node, lambda i: Op("add", (made.at(i), bias.at((i[1],))), "f"), [made, bias], cost=1)
+
+
+def convolution_backward(low: Lowering, node: fx.Node) -> Any:
+    g, x, weight = (low.tensor(a) for a in node.args[:3])
+    stride, padding, dilation, transposed, _output_padding, groups, wanted = node.args[4:11]
+    window = _window(low, weight, (stride, padding, dilation, groups))
+    grad_x = grad_w = grad_b = None
+    if wanted[0]:
+        # The derivative of a gather is the scatter of the same window, and the other way round.
+        grad_x = (_forward if transposed else _transposed)(low, node, g, weight, window, x.shape, "_x", backward=True)
+    if wanted[1]:
+        grad_w = _weight_gradient(low, node, g, x, weight, window, transposed)
+    if wanted[2]:
+        axes = [0, *range(2, len(g.shape))]
+        (total,) = low.add_reduce(node, g, axes, "sum", lambda i: (g.at(i),), ["f"], [g])
+        grad_b = low.squeezed(total, axes)
+    return grad_x, grad_w, grad_b
+
+
+def _pixels(low: Lowering, shape: Index, groups: int) -> tuple[tuple[Var, ...], Var, Int, Int, Index]:
+    """How samples, groups and pixels are dealt to batches and columns: (batch vars, cols var, sample, group, pixel)."""
+    n, spatial = shape[0], shape[2:]
+    count = product(spatial)
+    group = low.fresh("g", integer(groups))
+    if count.hint(low.symbols.hints) >= OWN_TILES:
+        sample = low.fresh("s", n)
+        cols = low.fresh("p", count)
+        return (sample, group), cols, _of(sample), _of(group), unflat(_of(cols), spatial)
+    cols = low.fresh("p", n * count)
+    index = unflat(_of(cols), (n, *spatial))
+    return (group,), cols, index[0], _of(group), index[1:]
+
+
+def _forward(
+    low: Lowering, node: fx.Node, x: Tensor, weight: Tensor, window: Window, shape: Index, suffix: str, *,
+    backward: bool = False,
+) -> Tensor:  # fmt: skip
+    """The convolution of x. Backward of a transposed one: its weight is (in, out, ...) seen from there."""
+    x, weight = low.operand(x), low.operand(weight)
+    groups = window.groups
+    rows_per = shape[1] // groups
+    depth_per = x.shape[1] // groups
+    batch, cols, sample, group, pixel = _pixels(low, shape, groups)
+    rows = low.fresh("m", rows_per)
+    depth = low.fresh("k", depth_per * window.taps)
+    channel, *tap = unflat(_of(depth), (depth_per, *map(integer, window.kernel)))
+    at = [p * s - pad + t * d for p, s, pad, t, d in zip(pixel, window.stride, window.padding, tap, window.dilation)]
+
+    def a() -> Value:
+        return weight.at((group * rows_per + _of(rows), channel, *tap))
+
+    def b() -> Value:
+        inside = x.at((sample, group * depth_per + channel, *at))
+        return _guarded([Inside(i, s) for i, s in zip(at, x.shape[2:])], inside, window)
+
+    contract = Contract(
+        low.buffer_name(f"{node.name}{suffix}_sum"), batch, rows, cols, depth, a, b,
+        (sample, group * rows_per + _of(rows), *pixel), shape, True, False, "conv", (x, weight), node.name,
+    )  # fmt: skip
+    return low.add_contract(contract)
+
+
+def _transposed(
+    low: Lowering, node: fx.Node, x: Tensor, weight: Tensor, window: Window, shape: Index, suffix: str, *,
+    backward: bool = False,
+) -> Tensor:  # fmt: skip
+    """The transposed convolution of x: output pixel y gets x[(y + pad - tap*dilation) / stride] where that divides."""
+    x, weight = low.operand(x), low.operand(weight)
+    groups = window.groups
+    rows_per = shape[1] // groups
+    depth_per = x.shape[1] // groups
+    batch, cols, sample, group, pixel = _pixels(low, shape, groups)
+    rows = low.fresh("m", rows_per)
+    depth = low.fresh("k", depth_per * window.taps)
+    channel, *tap = unflat(_of(depth), (depth_per, *map(integer, window.kernel)))
+    reach = [p + pad - t * d for p, pad, t, d in zip(pixel, window.padding, tap, window.dilation)]
+
+    def a() -> Value:
+        return weight.at((group * depth_per + channel, _of(rows), *tap))
+
+    def b() -> Value:
+        conditions: list[Condition] = []
+        at: list[Int] = []
+        for r, s, extent in zip(reach, window.stride, x.shape[2:]):
+            conditions.append(Inside(r, extent * s if s > 1 else extent))
+            if s > 1:
+                conditions.append(Multiple(r, integer(s)))
+            at.append(r // s if s > 1 else r)
+        inside = x.at((sample, group * depth_per + channel, *at))
+        return Masked(tuple(conditions), inside, Const(0.0, "f"), "f")
+
+    contract = Contract(
+        low.buffer_name(f"{node.name}{suffix}_sum"), batch, rows, cols, depth, a, b,
+        (sample, group * rows_per + _of(rows), *pixel), shape, window.taps > 1, False, "conv", (x, weight), node.name,
+    )  # fmt: skip
+    return low.add_contract(contract)
+
+
+def _weight_gradient(
+    low: Lowering, node: fx.Node, g: Tensor, x: Tensor, weight: Tensor, window: Window, transposed: bool
+) -> Tensor:
+    """For each tap: the product of the tensor that is read plainly with the one that is read under the window."""
+    # A transposed convolution's roles are exchanged: its input is plain and its output is under the window.
+    plain, under = (x, g) if transposed else (g, x)
+    plain, under = low.operand(plain), low.operand(under)
+    groups = window.groups
+    rows_per = plain.shape[1] // groups
+    cols_per = under.shape[1] // groups
+    group = low.fresh("g", integer(groups))
+    rows = low.fresh("m", rows_per)
+    cols = low.fresh("n", cols_per * window.taps)
+    depth = low.fresh("k", plain.shape[0] * product(plain.shape[2:]))
+    sample, *pixel = unflat(_of(depth), (plain.shape[0], *plain.shape[2:]))
+    channel, *tap = unflat(_of(cols), (cols_per, *map(integer, window.kernel)))
+    at = [p * s - pad + t * d for p, s, pad, t, d in zip(pixel, window.stride, window.padding, tap, window.dilation)]
+
+    def a() -> Value:
+        return plain.at((sample, _of(group) * rows_per + _of(rows), *pixel))
+
+    def b() -> Value:
+        inside = under.at((sample, _of(group) * cols_per + channel, *at))
+        return _guarded([Inside(i, s) for i, s in zip(at, under.shape[2:])], inside, window)
+
+    contract = Contract(
+        low.buffer_name(f"{node.name}_w_sum"), (group,), rows, cols, depth, a, b,
+        (_of(group) * rows_per + _of(rows), channel, *tap), weight.shape, True, True, "conv", (plain, under), node.name,
+    )  # fmt: skip
+    return low.add_contract(contract)
+
+
+def _guarded(conditions: list[Inside], inside: Value, window: Window) -> Value:
+    """Without padding nothing lies outside."""
+    needed = tuple(c for c, p in zip(conditions, window.padding) if p)
+    return Masked(needed, inside, Const(0.0, "f"), "f") if needed else inside
+

@@ -1,0 +1,979 @@
+"""Lower a traced graph to a Program: what each node's elements are, and which operations stand on their own."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from crucible.graph.joint import Joint
+from crucible.plan import contractions, pointwise, windows
+from crucible.plan.index import ONE, ZERO, Int, Var, integer, of_atom
+from crucible.plan.program import (
+    Buffer,
+    Contract,
+    Extern,
+    Index,
+    Keep,
+    Program,
+    Reduce,
+    Tensor,
+    flat,
+    kind_of,
+    unflat,
+)
+from crucible.plan.symbols import Symbols
+from crucible.plan.value import Const, IndexValue, Load, Masked, Op, Result, SizeText, Value
+from crucible.plan.value import Inside as In
+
+aten = torch.ops.aten
+Handler = Callable[["Lowering", fx.Node], Any]
+HANDLERS: dict[Any, Handler] = {}
+
+# What an element may cost before several readers share it through memory instead of computing it each.
+SHARED_COST = 160
+# What an element of a contraction's operand may cost: it is fetched many times.
+OPERAND_COST = 3
+
+DTYPES = {torch.int64: "int64", torch.int32: "int32", torch.int16: "int16", torch.int8: "int8",
+          torch.uint8: "uint8", torch.bool: "bool"}  # fmt: skip
+
+
+class Unsupported(Exception):
+    """This node cannot be lowered; the message is the reason that the user reads."""
+
+
+def lowers(*targets: Any) -> Callable[[Handler], Handler]:
+    def register(handler: Handler) -> Handler:
+        for target in targets:
+            HANDLERS[target] = handler
+        return handler
+
+    return register
+
+
+class Lowering:
+    """One pass over the nodes. ``env`` has the Tensor (or tuple of them, or number) of every node."""
+
+    def __init__(self, joint: Joint, roles: Sequence[tuple[str, str]], element: torch.dtype) -> None:
+        self.joint = joint
+        self.element = element
+        self.symbols = Symbols()
+        self.program = Program()
+        self.env = self.program.env
+        self.vars = 0
+        self.operations = self.program.operations
+        for node, (name, role) in zip([*joint.primals, *joint.tangents], roles):
+            self.env[node] = self._argument(node, name, role)
+
+    # -- the walk
+
+    def run(self) -> Program:
+        for node in self.joint.graph.nodes:
+            if node.op == "call_function":
+                self.env[node] = self._node(node)
+            elif node.op == "get_attr":
+                raise Unsupported(f"{node.name} is a constant that torch made while tracing")
+        program = self.program
+        program.updates = [self._returned(n, "the new value of a buffer") for n in self.joint.updates]
+        program.outputs = [self._returned(n, "an output") for n in self.joint.outputs]
+        program.gradients = [self._returned(n, "a gradient") for n in self.joint.gradients]
+        program.hints = self.symbols.hints
+        program.sizes = self.symbols.computed
+        return program
+
+    def _node(self, node: fx.Node) -> Any:
+        value = node.meta.get("val")
+        if isinstance(value, (int, float, torch.SymInt, torch.SymFloat, torch.SymBool, bool)):
+            return value
+        handler = HANDLERS.get(node.target)
+        if handler is None:
+            return self.extern(node, f"{_op_name(node)} is not among the operators that can be fused")
+        try:
+            return handler(self, node)
+        except (Unsupported, NotImplementedError) as refusal:
+            return self.extern(node, str(refusal))
+
+    def _argument(self, node: fx.Node, name: str, role: str) -> Any:
+        value = node.meta.get("val")
+        if not isinstance(value, torch.Tensor):
+            return value
+        buffer = Buffer(name, self.shape(value), self.dtype(value), role)
+        self.program.buffers[name] = buffer
+        return Tensor(name, buffer.shape, buffer.dtype, buffer.load, buffer=buffer)
+
+    def _returned(self, node: Any, why: str) -> Any:
+        if not isinstance(node, fx.Node):
+            return node
+        value = self.env[node]
+        if isinstance(value, Tensor):
+            return self.keep(value, why, fresh=True)
+        return value
+
+    # -- what handlers use
+
+    def shape(self, value: torch.Tensor) -> Index:
+        return tuple(self.symbols.of(s) for s in value.shape)
+
+    def dtype(self, value: torch.Tensor) -> str:
+        if value.dtype.is_floating_point:
+            if value.dtype != self.element:
+                raise Unsupported(f"a tensor of {value.dtype} beside {self.element}")
+            return "scalar"
+        if value.dtype not in DTYPES:
+            raise Unsupported(f"a tensor of {value.dtype}")
+        return DTYPES[value.dtype]
+
+    def refusal(self, reason: str) -> Unsupported:
+        return Unsupported(reason)
+
+    def result_shape(self, node: fx.Node) -> Index:
+        return self.shape(node.meta["val"])
+
+    def new_vars(self, shape: Sequence[Int], stem: str = "i") -> Index:
+        made = []
+        for s in shape:
+            self.vars += 1
+            made.append(ZERO if s == 1 else of_atom(Var(f"{stem}{self.vars}", s)))
+        return tuple(made)
+
+    def fresh(self, stem: str, extent: Int) -> Var:
+        self.vars += 1
+        return Var(f"{stem}{self.vars}", extent)
+
+    def tensor(self, arg: Any) -> Tensor:
+        got = self.env[arg] if isinstance(arg, fx.Node) else arg
+        if not isinstance(got, Tensor):
+            raise Unsupported(f"an argument that is not a tensor: {arg}")
+        return got
+
+    def number(self, arg: Any) -> Any:
+        """A size or a number that is an argument."""
+        return self.env[arg] if isinstance(arg, fx.Node) else arg
+
+    def int(self, arg: Any) -> Int:
+        return self.symbols.of(self.number(arg))
+
+    def constant(self, arg: Any) -> int:
+        value = self.int(arg).constant
+        if value is None:
+            raise Unsupported("a parameter that depends on the size of the input")
+        return value
+
+    def scalar(self, arg: Any, kind: str) -> Value:
+        """A number as a value of a kind."""
+        value = self.number(arg)
+        if isinstance(value, torch.SymInt):
+            index = IndexValue(self.symbols.of(value))
+            return index if kind == "l" else Op("to_f", (index,), "f")
+        if isinstance(value, torch.SymFloat):
+            text = self.symbols.real(value)
+            names = [self.symbols.of(s) for s in sorted(value.node.expr.free_symbols, key=str)]
+            return SizeText(f"accum({text})", tuple(names))
+        if kind == "f":
+            return Const(float(value), "f")
+        return Const(bool(value) if kind == "b" else int(value), kind)
+
+    def lazy(
+        self,
+        node: fx.Node,
+        element: Callable[[Index], Value],
+        inputs: Sequence[Tensor],
+        *,
+        cost: int = 0,
+        folds: bool = False,
+        shape: Index | None = None,
+        dtype: str | None = None,
+    ) -> Tensor:
+        shape = self.result_shape(node) if shape is None else shape
+        dtype = self.dtype(node.meta["val"]) if dtype is None else dtype
+        total = cost + sum(t.cost for t in inputs if t.buffer is None)
+        results = frozenset().union(*(t.results for t in inputs if t.buffer is None))
+        nodes = tuple(dict.fromkeys([*(n for t in inputs if t.buffer is None for n in t.nodes), node.name]))
+        made = Tensor(node.name, shape, dtype, element, total, folds or any(t.folds for t in inputs), None, results, nodes)
+        if total > SHARED_COST and len(node.users) > 1:
+            self.keep(made, "computing it again for each reader would cost more")
+        return made
+
+    def keep(self, tensor: Tensor, why: str, *, fresh: bool = False) -> Buffer:
+        """Memory for a tensor. A fresh one is not shared with an argument."""
+        if tensor.buffer is not None and not (fresh and tensor.buffer.role != "made"):
+            return tensor.buffer
+        name = self.buffer_name(tensor.name)
+        buffer = Buffer(name, tensor.shape, tensor.dtype, "made")
+        self.program.buffers[name] = buffer
+        source = tensor
+        if tensor.buffer is None:
+            source = Tensor(tensor.name, tensor.shape, tensor.dtype, tensor.element, tensor.cost, tensor.folds,
+                            None, tensor.results, tensor.nodes)  # fmt: skip
+            tensor.buffer, tensor.cost, tensor.folds = buffer, 0, False
+        self.operations.append(Keep(source, buffer, why))
+        return buffer
+
+    def buffer_name(self, stem: str) -> str:
+        name, k = stem, 1
+        while name in self.program.buffers:
+            name, k = f"{stem}_{k}", k + 1
+        return name
+
+    def operand(self, tensor: Tensor) -> Tensor:
+        """A tensor that a contraction or a window reads again and again."""
+        if tensor.buffer is None and (tensor.cost > OPERAND_COST or tensor.folds):
+            self.keep(tensor, "an operand that is read many times")
+        return tensor
+
+    def extern(self, node: fx.Node, reason: str) -> Any:
+        """Leave the node to torch."""
+        self.program.reasons.append((f"{node.name} ({_op_name(node)})", reason))
+        inputs = [self.env[n] for n in node.all_input_nodes if isinstance(self.env[n], Tensor)]
+        for t in inputs:
+            self.keep(t, "torch's own operator reads it")
+        values = node.meta["val"]
+        many = isinstance(values, (tuple, list))
+        results: list[Tensor | None] = []
+        for k, value in enumerate(values if many else [values]):
+            if value is None or not isinstance(value, torch.Tensor):
+                results.append(None)
+                continue
+            name = self.buffer_name(f"{node.name}_{k}" if many else node.name)
+            buffer = Buffer(name, self.shape(value), self.dtype(value), "made")
+            self.program.buffers[name] = buffer
+            results.append(Tensor(name, buffer.shape, buffer.dtype, buffer.load, buffer=buffer))
+        self.operations.append(Extern(node.name, node, tuple(inputs), results, reason, (node.args, node.kwargs)))
+        return tuple(results) if many else results[0]
+
+    def add_contract(self, contract: Contract) -> Tensor:
+        def element(index: Index) -> Value:
+            return Result(contract.name, 0, index, "f")
+
+        contract.result = Tensor(contract.name, contract.shape, "scalar", element, 0, False, None,
+                                 frozenset({contract.name}), (contract.node,))  # fmt: skip
+        self.operations.append(contract)
+        return contract.result
+
+    def add_reduce(
+        self, node: fx.Node, source: Tensor, dims: Sequence[int], reducer: str, body: Callable[[Index], tuple[Value, ...]],
+        kinds: Sequence[str], inputs: Sequence[Tensor],
+    ) -> list[Tensor]:  # fmt: skip
+        """A reduction of ``source`` over ``dims``; results in keepdim form, one for each result of the reducer."""
+        rank = len(source.shape)
+        kept = [d for d in range(rank) if d not in dims]
+        outer = tuple(self.fresh("r", source.shape[d]) for d in kept)
+        inner = tuple(self.fresh("k", source.shape[d]) for d in dims)
+
+        def full(o: Index, i: Index) -> Index:
+            at = dict(zip(kept, o)) | dict(zip(dims, i))
+            return tuple(at[d] for d in range(rank))
+
+        reduce = Reduce(
+            self.buffer_name(node.name), outer, inner, lambda o, i: body(full(o, i)), reducer, tuple(inputs), node.name,
+            tuple(kept), source,
+        )  # fmt: skip
+        shape = tuple(ONE if d in dims else source.shape[d] for d in range(rank))
+        for part, kind in enumerate(kinds):
+            dtype = {"f": "scalar", "l": "int64", "b": "bool"}[kind]
+
+            def element(index: Index, part: int = part, kind: str = kind) -> Value:
+                return Result(reduce.name, part, tuple(index[d] for d in kept), kind)
+
+            reduce.results.append(
+                Tensor(f"{reduce.name}_{part}", shape, dtype, element, 0, False, None, frozenset({reduce.name}), (node.name,))
+            )
+        self.operations.append(reduce)
+        return reduce.results
+
+    def squeezed(self, tensor: Tensor, dims: Sequence[int]) -> Tensor:
+        shape = tuple(s for d, s in enumerate(tensor.shape) if d not in dims)
+
+        def element(index: Index) -> Value:
+            rest = iter(index)
+            return tensor.at(tuple(ZERO if d in dims else next(rest) for d in range(len(tensor.shape))))
+
+        return Tensor(tensor.name, shape, tensor.dtype, element, tensor.cost, tensor.folds, None, tensor.results, tensor.nodes)
+
+
+def _op_name(node: fx.Node) -> str:
+    target = node.target
+    packet = getattr(target, "overloadpacket", None)
+    return f"torch.ops.{packet}" if packet is not None else str(getattr(target, "__name__", target))
+
+
+def convert(value: Value, kind: str) -> Value:
+    if value.kind == kind:
+        return value
+    if isinstance(value, Const):
+        made = {"f": float, "l": int, "b": bool}[kind](value.value)
+        return Const(made, kind)
+    return Op(f"to_{kind}", (value,), kind)
+
+
+def broadcast(tensor: Tensor, index: Index) -> Value:
+    """The element of a tensor at an index of something it is broadcast to."""
+    own = index[len(index) - len(tensor.shape) :] if tensor.shape else ()
+    return tensor.at(tuple(ZERO if s == 1 else i for s, i in zip(tensor.shape, own)))
+
+
+# -- pointwise
+
+
+def _apply(low: Lowering, node: fx.Node, row: str, args: Sequence[Any], kind: str | None = None) -> Tensor:
+    """A row of the table on tensors and numbers; ``kind`` is that of the arguments."""
+    entry = pointwise.TABLE[row]
+    tensors = [low.tensor(a) for a in args if isinstance(a, fx.Node) and isinstance(low.env[a], Tensor)]
+    tensors += [a for a in args if isinstance(a, Tensor)]
+    out_kind = kind_of(low.dtype(node.meta["val"]))
+    if kind is None:
+        kind = out_kind if entry.result == "=" else _common(low, tensors, args)
+    text = {"f": entry.real, "l": entry.whole, "b": entry.logical or (entry.whole if entry.result == "b" else None)}[kind]
+    if text is None and kind == "b" and entry.whole is not None:
+        kind = "l"
+        text = entry.whole
+    if text is None:
+        raise Unsupported(f"{row} of {'integers' if kind == 'l' else 'booleans'}")
+    result_kind = kind if entry.result == "=" else entry.result
+    shape = low.result_shape(node)
+
+    def element(index: Index) -> Value:
+        values = []
+        for position, a in enumerate(args):
+            wanted = "b" if row == "where" and position == 0 else kind
+            if isinstance(a, Tensor):
+                values.append(convert(broadcast(a, index), wanted))
+            elif isinstance(a, fx.Node) and isinstance(low.env[a], Tensor):
+                values.append(convert(broadcast(low.env[a], index), wanted))
+            else:
+                values.append(convert(low.scalar(a, wanted), wanted))
+        return convert(Op(row, tuple(values), result_kind), out_kind)
+
+    return low.lazy(node, element, tensors, cost=entry.cost, shape=shape)
+
+
+def _common(low: Lowering, tensors: Sequence[Tensor], args: Sequence[Any]) -> str:
+    kinds = {t.kind for t in tensors}
+    for a in args:
+        if isinstance(a, float) or isinstance(low.number(a) if isinstance(a, fx.Node) else a, torch.SymFloat):
+            kinds.add("f")
+        elif isinstance(a, int) and not isinstance(a, bool):
+            kinds.add("l" if kinds != {"f"} else "f")
+    return "f" if "f" in kinds else "l" if "l" in kinds else "b"
+
+
+_SIMPLE = (
+    "neg abs sign reciprocal sqrt rsqrt exp exp2 expm1 log log2 log10 log1p erf erfc sin cos tan asin acos atan sinh cosh "
+    "tanh asinh acosh atanh floor ceil trunc maximum minimum isnan isinf logical_and logical_or logical_xor logical_not "
+    "relu sigmoid silu hardsigmoid hardswish mish fmod remainder atan2 copysign square bitwise_not"
+).split()
+_SIMPLE_PAIRS = "eq ne lt le gt ge fmod remainder bitwise_and bitwise_or bitwise_xor maximum minimum".split()
+
+
+def _register_simple() -> None:
+    def handler(row: str) -> Handler:
+        return lambda low, node: _apply(low, node, row, node.args)
+
+    for name in dict.fromkeys([*_SIMPLE, *_SIMPLE_PAIRS]):
+        packet = getattr(aten, name, None)
+        if packet is not None:
+            for overload in packet.overloads():
+                if overload in ("default", "Tensor", "Scalar", "self"):
+                    HANDLERS[getattr(packet, overload)] = handler(name)
+
+
+_register_simple()
+
+
+@lowers(aten.hardswish_backward.default)
+def _hardswish_backward(low: Lowering, node: fx.Node) -> Tensor:
+    return _apply(low, node, "hardswish_backward", node.args)
+
+
+@lowers(aten.mish_backward.default)
+def _mish_backward(low: Lowering, node: fx.Node) -> Tensor:
+    return _apply(low, node, "mish_backward", node.args)
+
+
+@lowers(aten.round.default)
+def _round(low: Lowering, node: fx.Node) -> Tensor:
+    return _apply(low, node, "round", node.args)
+
+
+@lowers(aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.sub.Scalar)
+def _add(low: Lowering, node: fx.Node) -> Tensor:
+    row = "add" if "add" in str(node.target) else "sub"
+    alpha = node.kwargs.get("alpha", node.args[2] if len(node.args) > 2 else 1)
+    a, b = node.args[:2]
+    if alpha == 1:
+        return _apply(low, node, row, (a, b))
+    scaled = low.tensor(b) if isinstance(b, fx.Node) else None
+    if scaled is None:
+        return _apply(low, node, row, (a, b * alpha))
+    kind = scaled.kind
+    product = Tensor(
+        scaled.name, scaled.shape, scaled.dtype,
+        lambda i: Op("mul", (scaled.at(i), low.scalar(alpha, kind)), kind), scaled.cost + 1, scaled.folds, None,
+        scaled.results, scaled.nodes,
+    )  # fmt: skip
+    return _apply(low, node, row, (a, product))
+
+
+@lowers(aten.mul.Tensor, aten.mul.Scalar)
+def _mul(low: Lowering, node: fx.Node) -> Tensor:
+    return _apply(low, node, "mul", node.args)
+
+
+@lowers(aten.div.Tensor, aten.div.Scalar)
+def _div(low: Lowering, node: fx.Node) -> Tensor:
+    return _apply(low, node, "div", node.args, "f")
+
+
+@lowers(aten.div.Tensor_mode, aten.div.Scalar_mode)
+def _div_mode(low: Lowering, node: fx.Node) -> Tensor:
+    mode = node.kwargs.get("rounding_mode", node.args[2] if len(node.args) > 2 else None)
+    row = {None: "div", "floor": "floor_divide", "trunc": "trunc_divide"}[mode]
+    return _apply(low, node, row, node.args[:2])
+
+
+@lowers(aten.pow.Tensor_Scalar)
+def _pow_scalar(low: Lowering, node: fx.Node) -> Tensor:
+    x, power = node.args
+    simple = {2: "square", 0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}.get(low.number(power))
+    if simple is not None and (simple == "square" or low.tensor(x).kind == "f"):
+        return _apply(low, node, simple, (x,))
+    if low.number(power) == 3:
+        t = low.tensor(x)
+        return low.lazy(node, lambda i: Op("mul", (Op("mul", (t.at(i), t.at(i)), t.kind), t.at(i)), t.kind), [t], cost=2)
+    return _apply(low, node, "pow", node.args)
+
+
+@lowers(aten.pow.Tensor_Tensor, aten.pow.Scalar)
+def _pow(low: Lowering, node: fx.Node) -> Tensor:
+    return _apply(low, node, "pow", node.args)
+
+
+@lowers(aten.gelu.default)
+def _gelu(low: Lowering, node: fx.Node) -> Tensor:
+    tanh = node.kwargs.get("approximate", node.args[1] if len(node.args) > 1 else "none") == "tanh"
+    return _apply(low, node, "gelu_tanh" if tanh else "gelu", node.args[:1])
+
+
+@lowers(aten.gelu_backward.default)
+def _gelu_backward(low: Lowering, node: fx.Node) -> Tensor:
+    tanh = node.kwargs.get("approximate", node.args[2] if len(node.args) > 2 else "none") == "tanh"
+    return _apply(low, node, "gelu_tanh_backward" if tanh else "gelu_backward", node.args[:2])
+
+
+def _with_defaults(row: str, *defaults: float) -> Handler:
+    def handler(low: Lowering, node: fx.Node) -> Tensor:
+        given = list(node.args[1:])
+        names = {"elu": ("alpha", "scale", "input_scale"), "leaky_relu": ("negative_slope",),
+                 "hardtanh": ("min_val", "max_val"), "softplus": ("beta", "threshold")}[row]  # fmt: skip
+        full = [
+            given[i] if i < len(given) else node.kwargs.get(n, d) for i, (n, d) in enumerate(zip(names, defaults))
+        ]
+        return _apply(low, node, row, (node.args[0], *full))
+
+    return handler
+
+
+HANDLERS[aten.elu.default] = _with_defaults("elu", 1.0, 1.0, 1.0)
+HANDLERS[aten.leaky_relu.default] = _with_defaults("leaky_relu", 0.01)
+HANDLERS[aten.hardtanh.default] = _with_defaults("hardtanh", -1.0, 1.0)
+HANDLERS[aten.softplus.default] = _with_defaults("softplus", 1.0, 20.0)
+
+
+@lowers(aten.log_sigmoid_forward.default)
+def _log_sigmoid(low: Lowering, node: fx.Node) -> Any:
+    x = low.tensor(node.args[0])
+    out = Tensor(node.name, x.shape, x.dtype, lambda i: Op("log_sigmoid", (x.at(i),), "f"), x.cost + 24, x.folds, None,
+                 x.results, (*x.nodes, node.name))  # fmt: skip
+    # The second result is scratch space of torch's kernel: its derivative is computed from x, so anything will do.
+    return out, Tensor(node.name, x.shape, x.dtype, lambda i: Op("exp", (Op("neg", (Op("abs", (x.at(i),), "f"),), "f"),), "f"),
+                       x.cost + 10, x.folds, None, x.results, x.nodes)  # fmt: skip
+
+
+@lowers(aten.clamp.default, aten.clamp.Tensor, aten.clamp_min.default, aten.clamp_max.default, aten.clamp_min.Tensor,
+        aten.clamp_max.Tensor)  # fmt: skip
+def _clamp(low: Lowering, node: fx.Node) -> Tensor:
+    name = str(node.target)
+    arguments = [*node.args[1:], None, None]
+    low_bound = node.kwargs.get("min", arguments[0])
+    high = node.kwargs.get("max", arguments[1])
+    if "clamp_max" in name:
+        low_bound, high = None, arguments[0] if arguments[0] is not None else high
+    x = node.args[0]
+    if low_bound is None and high is None:
+        return low.tensor(x)
+    if high is None:
+        return _apply(low, node, "clamp_min", (x, low_bound))
+    if low_bound is None:
+        return _apply(low, node, "clamp_max", (x, high))
+    return _apply(low, node, "clamp", (x, low_bound, high))
+
+
+@lowers(aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf, aten.where.Scalar)
+def _where(low: Lowering, node: fx.Node) -> Tensor:
+    return _apply(low, node, "where", node.args, kind_of(low.dtype(node.meta["val"])))
+
+
+@lowers(aten.alias.default, aten.clone.default, aten.detach.default, aten.lift_fresh_copy.default, aten.contiguous.default)
+def _same(low: Lowering, node: fx.Node) -> Tensor:
+    return low.tensor(node.args[0])
+
+
+@lowers(aten._to_copy.default, torch.ops.prims.convert_element_type.default, aten.to.dtype)
+def _to(low: Lowering, node: fx.Node) -> Tensor:
+    x = low.tensor(node.args[0])
+    dtype = low.dtype(node.meta["val"])
+    if dtype == x.dtype:
+        return x
+    kind = kind_of(dtype)
+    if kind_of(x.dtype) == "l" and kind == "l":
+        raise Unsupported("a change between integer types")
+    return low.lazy(node, lambda i: convert(x.at(i), kind), [x], cost=1)
+
+
+@lowers(aten.full.default, aten.full_like.default, aten.zeros.default, aten.ones.default, aten.zeros_like.default,
+        aten.ones_like.default, aten.new_zeros.default, aten.new_full.default, aten.scalar_tensor.default,
+        aten.new_ones.default, aten.empty_like.default, aten.empty.memory_format, aten.new_empty.default,
+        aten.fill.Scalar)  # fmt: skip
+def _full(low: Lowering, node: fx.Node) -> Tensor:
+    name = str(node.target)
+    kind = kind_of(low.dtype(node.meta["val"]))
+    if "full" in name or "fill" in name:
+        fill = node.args[2] if "new_full" in name else node.args[1]
+    elif "scalar_tensor" in name:
+        fill = node.args[0]
+    else:
+        fill = 1 if "ones" in name else 0
+    value = low.scalar(fill, kind)
+    return low.lazy(node, lambda i: value, [])
+
+
+@lowers(aten.arange.start_step, aten.arange.start, aten.arange.default, torch.ops.prims.iota.default)
+def _arange(low: Lowering, node: fx.Node) -> Tensor:
+    name = str(node.target)
+    if "iota" in name:
+        start, step = node.kwargs.get("start", 0), node.kwargs.get("step", 1)
+    else:
+        start = node.args[0] if len(node.args) > 1 else 0
+        step = node.args[2] if len(node.args) > 2 else 1
+    dtype = low.dtype(node.meta["val"])
+    if kind_of(dtype) == "l":
+        first, each = low.int(start), low.int(step)
+        return low.lazy(node, lambda i: IndexValue(first + each * i[0]), [])
+    a, b = low.scalar(start, "f"), low.scalar(step, "f")
+    return low.lazy(node, lambda i: Op("add", (a, Op("mul", (b, Op("to_f", (IndexValue(i[0]),), "f")), "f")), "f"), [])
+
+
+@lowers(operator.getitem)
+def _getitem(low: Lowering, node: fx.Node) -> Any:
+    return low.env[node.args[0]][node.args[1]]
+
+
+# -- views
+
+
+def _view(low: Lowering, node: fx.Node, source: Tensor, back: Callable[[Index], Index]) -> Tensor:
+    """A tensor whose element at an index is the source's at ``back(index)``."""
+    shape = low.result_shape(node)
+    made = low.lazy(node, lambda i: source.at(back(i)), [source], shape=shape)
+    return made
+
+
+@lowers(aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten._reshape_copy.default)
+def _reshape(low: Lowering, node: fx.Node) -> Tensor:
+    x = low.tensor(node.args[0])
+    shape = low.result_shape(node)
+    if shape == x.shape:
+        return x
+    return _view(low, node, x, lambda i: reshaped(i, shape, x.shape))
+
+
+def reshaped(index: Index, shape: Index, source: Index) -> Index:
+    """The index into ``source`` of the element at ``index`` of ``shape``; dimensions in common pass through."""
+    head = 0
+    while head < min(len(shape), len(source)) and shape[head] == source[head]:
+        head += 1
+    tail = 0
+    while tail < min(len(shape), len(source)) - head and shape[-1 - tail] == source[-1 - tail]:
+        tail += 1
+    middle = slice(head, len(shape) - tail)
+    inner = unflat(flat(index[middle], shape[middle]), source[head : len(source) - tail])
+    return (*index[:head], *inner, *index[len(index) - tail :])
+
+
+@lowers(aten.permute.default, aten.transpose.int, aten.t.default)
+def _permute(low: Lowering, node: fx.Node) -> Tensor:
+    x = low.tensor(node.args[0])
+    rank = len(x.shape)
+    name = str(node.target)
+    if "permute" in name:
+        order = [d % rank for d in node.args[1]]
+    elif "transpose" in name:
+        order = list(range(rank))
+        a, b = node.args[1] % rank, node.args[2] % rank
+        order[a], order[b] = order[b], order[a]
+    else:
+        order = list(range(rank))[::-1]
+    return _view(low, node, x, lambda i: tuple(i[order.index(d)] for d in range(rank)))
+
+
+@lowers(aten.expand.default)
+def _expand(low: Lowering, node: fx.Node) -> Tensor:
+    x = low.tensor(node.args[0])
+    lead = len(low.result_shape(node)) - len(x.shape)
+    return _view(low, node, x, lambda i: tuple(ZERO if s == 1 else k for s, k in zip(x.shape, i[lead:])))
+
+
+@lowers(aten.squeeze.dim, aten.squeeze.dims, aten.squeeze.default, aten.unsqueeze.default)
+def _squeeze(low: Lowering, node: fx.Node) -> Tensor:
+    x = low.tensor(node.args[0])
+    shape = low.result_shape(node)
+    return _view(low, node, x, lambda i: reshaped(i, shape, x.shape))
+
+
+@lowers(aten.slice.Tensor)
+def _slice(low: Lowering, node: fx.Node) -> Tensor:
+    x = low.tensor(node.args[0])
+    arguments = [*node.args[1:], *[None] * 4]
+    dim = (arguments[0] or 0) % len(x.shape)
+    step = low.constant(arguments[3]) if arguments[3] is not None else 1
+    start = low.int(arguments[1]) if arguments[1] is not None else ZERO
+    if start.constant is None:
+        raise Unsupported("a slice that starts at a computed place")
+    if start.constant < 0:
+        start = x.shape[dim] + start
+    return _view(low, node, x, lambda i: (*i[:dim], start + i[dim] * step, *i[dim + 1 :]))
+
+
+@lowers(aten.select.int)
+def _select(low: Lowering, node: fx.Node) -> Tensor:
+    x = low.tensor(node.args[0])
+    dim = node.args[1] % len(x.shape)
+    at = low.int(node.args[2])
+    if at.constant is not None and at.constant < 0:
+        at = x.shape[dim] + at
+    return _view(low, node, x, lambda i: (*i[:dim], at, *i[dim:]))
+
+
+@lowers(aten.flip.default)
+def _flip(low: Lowering, node: fx.Node) -> Tensor:
+    x = low.tensor(node.args[0])
+    dims = {d % len(x.shape) for d in node.args[1]}
+    return _view(low, node, x, lambda i: tuple(x.shape[d] - 1 - k if d in dims else k for d, k in enumerate(i)))
+
+
+@lowers(aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int)
+def _split(low: Lowering, node: fx.Node) -> tuple[Tensor, ...]:
+    x = low.tensor(node.args[0])
+    unbind = "unbind" in str(node.target)
+    dim = (node.args[1] if unbind and len(node.args) > 1 else node.args[2] if len(node.args) > 2 else 0) % len(x.shape)
+    parts, start = [], ZERO
+    for value in node.meta["val"]:
+        shape = low.shape(value)
+
+        def element(i: Index, start: Int = start) -> Value:
+            return x.at((*i[:dim], start, *i[dim:]) if unbind else (*i[:dim], start + i[dim], *i[dim + 1 :]))
+
+        parts.append(low.lazy(node, element, [x], shape=shape, dtype=x.dtype))
+        start = start + (1 if unbind else shape[dim])
+    return tuple(parts)
+
+
+@lowers(aten.cat.default)
+def _cat(low: Lowering, node: fx.Node) -> Tensor:
+    tensors = [low.tensor(t) for t in node.args[0]]
+    shape = low.result_shape(node)
+    tensors = [t for t in tensors if len(t.shape) == len(shape)]  # torch skips empty ones of any shape
+    dim = (node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)) % len(shape)
+    kind = kind_of(low.dtype(node.meta["val"]))
+    starts, total = [], ZERO
+    for t in tensors:
+        starts.append(total)
+        total = total + t.shape[dim]
+
+    def element(i: Index) -> Value:
+        value: Value = Const(0.0 if kind == "f" else 0, kind)
+        for t, start in reversed(list(zip(tensors, starts))):
+            own = (*i[:dim], i[dim] - start, *i[dim + 1 :])
+            value = Masked((In(i[dim] - start, t.shape[dim]),), convert(t.at(own), kind), value, kind)
+        return value
+
+    return low.lazy(node, element, tensors, cost=2)
+
+
+@lowers(aten.constant_pad_nd.default)
+def _pad(low: Lowering, node: fx.Node) -> Tensor:
+    x = low.tensor(node.args[0])
+    pads = [low.constant(p) for p in node.args[1]]
+    fill = low.scalar(node.args[2] if len(node.args) > 2 else 0, x.kind)
+    rank = len(x.shape)
+    before = [0] * rank
+    for k in range(len(pads) // 2):
+        before[rank - 1 - k] = pads[2 * k]
+
+    def element(i: Index) -> Value:
+        own = tuple(k - b for k, b in zip(i, before))
+        conditions = tuple(In(o, s) for d, (o, s) in enumerate(zip(own, x.shape)) if d >= rank - len(pads) // 2)
+        return Masked(conditions, x.at(own), fill, x.kind)
+
+    return low.lazy(node, element, [x], cost=2)
+
+
+@lowers(aten.slice_scatter.default)
+def _slice_scatter(low: Lowering, node: fx.Node) -> Tensor:
+    x, source = low.tensor(node.args[0]), low.tensor(node.args[1])
+    arguments = [*node.args[2:], *[None] * 4]
+    dim = (arguments[0] or 0) % len(x.shape)
+    start = low.int(arguments[1]) if arguments[1] is not None else ZERO
+    step = low.constant(arguments[3]) if arguments[3] is not None else 1
+    if start.constant is None:
+        raise Unsupported("a slice that starts at a computed place")
+    if start.constant < 0:
+        start = x.shape[dim] + start
+
+    def element(i: Index) -> Value:
+        from crucible.plan.value import Multiple
+
+        offset = i[dim] - start
+        conditions: tuple[Any, ...] = (In(offset, source.shape[dim] * step),)
+        if step != 1:
+            conditions += (Multiple(offset, integer(step)),)
+        own = (*i[:dim], offset // step if step != 1 else offset, *i[dim + 1 :])
+        return Masked(conditions, source.at(own), x.at(i), x.kind)
+
+    return low.lazy(node, element, [x, source], cost=2)
+
+
+@lowers(aten.select_scatter.default)
+def _select_scatter(low: Lowering, node: fx.Node) -> Tensor:
+    x, source = low.tensor(node.args[0]), low.tensor(node.args[1])
+    dim = node.args[2] % len(x.shape)
+    at = low.int(node.args[3])
+    if at.constant is not None and at.constant < 0:
+        at = x.shape[dim] + at
+
+    def element(i: Index) -> Value:
+        return Masked((In(i[dim] - at, ONE),), source.at((*i[:dim], *i[dim + 1 :])), x.at(i), x.kind)
+
+    return low.lazy(node, element, [x, source], cost=2)
+
+
+@lowers(aten.gather.default)
+def _gather(low: Lowering, node: fx.Node) -> Tensor:
+    x, index = low.tensor(node.args[0]), low.tensor(node.args[2])
+    buffer = low.keep(x, "elements are picked from it by index")
+    dim = node.args[1] % max(len(x.shape), 1)
+
+    def element(i: Index) -> Value:
+        strides = _strides(buffer.shape)
+        base = flat(tuple(ZERO if d == dim else k for d, k in enumerate(i)), buffer.shape)
+        return Load(buffer.name, base, buffer.kind, ((index.at(i), strides[dim]),))
+
+    return low.lazy(node, element, [index], cost=4)
+
+
+def _strides(shape: Index) -> list[Int]:
+    out, total = [], ONE
+    for s in reversed(shape):
+        out.append(total)
+        total = total * s
+    return out[::-1]
+
+
+@lowers(aten.scatter.src, aten.scatter.value)
+def _scatter(low: Lowering, node: fx.Node) -> Tensor:
+    """One index along the dimension: every element knows whether it is the one."""
+    x, index = low.tensor(node.args[0]), low.tensor(node.args[2])
+    dim = node.args[1] % max(len(x.shape), 1)
+    if not x.shape or index.shape[dim] != 1 or any(a != b for d, (a, b) in enumerate(zip(index.shape, x.shape)) if d != dim):
+        raise Unsupported("a scatter of several elements along its dimension")
+    source = node.args[3]
+
+    def element(i: Index) -> Value:
+        at = tuple(ZERO if d == dim else k for d, k in enumerate(i))
+        chosen = Op("eq", (index.at(at), IndexValue(i[dim])), "b")
+        new = low.tensor(source).at(at) if isinstance(source, fx.Node) else low.scalar(source, x.kind)
+        return Op("where", (chosen, new, x.at(i)), x.kind)
+
+    inputs = [x, index] + ([low.tensor(source)] if isinstance(source, fx.Node) else [])
+    return low.lazy(node, element, inputs, cost=3)
+
+
+# -- reductions
+
+
+def _dims(given: Any, rank: int) -> list[int]:
+    if given is None or given == []:
+        return list(range(rank))
+    many = given if isinstance(given, (list, tuple)) else [given]
+    return sorted({d % rank if rank else 0 for d in many} & set(range(rank)))
+
+
+def _reduction(low: Lowering, node: fx.Node, reducer: str, dims: Any, keepdim: bool) -> Tensor:
+    x = low.tensor(node.args[0])
+    out_dtype = low.dtype(node.meta["val"])
+    kind = kind_of(out_dtype)
+    axes = _dims(dims, len(x.shape))
+    if not axes:
+        return low.lazy(node, lambda i: convert(x.at(i), kind), [x], cost=1)
+    name = reducer if kind != "l" or reducer in ("any", "all") else f"{reducer}_l"
+    from crucible.plan.reducers import TABLE
+
+    if name not in TABLE:
+        raise Unsupported(f"{reducer} of integers")
+    body_kind = "b" if reducer in ("any", "all") else kind
+
+    def body(index: Index) -> tuple[Value, ...]:
+        value = x.at(index)
+        if body_kind == "b" and value.kind != "b":
+            value = Op("ne", (value, Const(0.0 if value.kind == "f" else 0, value.kind)), "b")
+        return (convert(value, body_kind),)
+
+    (result,) = low.add_reduce(node, x, axes, name, body, [kind], [x])
+    return result if keepdim else low.squeezed(result, axes)
+
+
+def _argument(node: fx.Node, position: int, name: str, default: Any) -> Any:
+    return node.kwargs.get(name, node.args[position] if len(node.args) > position else default)
+
+
+@lowers(aten.sum.dim_IntList, aten.sum.default, aten.prod.dim_int, aten.prod.default, aten.amax.default, aten.amin.default,
+        aten.any.dim, aten.any.default, aten.all.default, aten.all.dim, aten.any.dims, aten.max.default, aten.min.default)  # fmt: skip
+def _reduce(low: Lowering, node: fx.Node) -> Tensor:
+    name = str(node.target.overloadpacket).split(".")[-1]
+    reducer = {"amax": "max", "amin": "min"}.get(name, name)
+    if str(node.target).endswith(("sum.default", "prod.default", "any.default", "all.default", "max.default", "min.default")):
+        return _reduction(low, node, reducer, None, False)
+    return _reduction(low, node, reducer, _argument(node, 1, "dim", None), bool(_argument(node, 2, "keepdim", False)))
+
+
+def _count(shape: Index, dims: Sequence[int]) -> Int:
+    total = ONE
+    for d in dims:
+        total = total * shape[d]
+    return total
+
+
+def real_of(count: Int) -> Value:
+    """A size as a number of the type sums are kept in."""
+    return Const(float(count.constant), "f") if count.constant is not None else Op("to_f", (IndexValue(count),), "f")
+
+
+@lowers(aten.mean.dim, aten.mean.default)
+def _mean(low: Lowering, node: fx.Node) -> Tensor:
+    x = low.tensor(node.args[0])
+    whole = str(node.target).endswith("default")
+    dims = None if whole else _argument(node, 1, "dim", None)
+    total = _reduction(low, node, "sum", dims, True if not whole and _argument(node, 2, "keepdim", False) else False)
+    count = real_of(_count(x.shape, _dims(dims, len(x.shape))))
+    return low.lazy(node, lambda i: Op("div", (total.at(i), count), "f"), [total], cost=4)
+
+
+@lowers(aten.var_mean.correction, aten.var.correction)
+def _var_mean(low: Lowering, node: fx.Node) -> Any:
+    x = low.tensor(node.args[0])
+    axes = _dims(_argument(node, 1, "dim", None), len(x.shape))
+    correction = node.kwargs.get("correction", 1)
+    correction = 1 if correction is None else correction
+    keepdim = bool(node.kwargs.get("keepdim", False))
+    mean, m2, _count_ = low.add_reduce(node, x, axes, "moments", lambda i: (x.at(i),), ["f", "f", "f"], [x])
+    count = _count(x.shape, axes)
+    if correction == 0:
+        divisor = real_of(count)
+    else:
+        left: Value = Op("sub", (real_of(count), Const(float(correction), "f")), "f")
+        divisor = Op("clamp_min", (left, Const(0.0, "f")), "f")
+    if not keepdim:
+        mean, m2 = low.squeezed(mean, axes), low.squeezed(m2, axes)
+
+    def derived(source: Tensor, element: Callable[[Index], Value]) -> Tensor:
+        return Tensor(f"{node.name}_var", source.shape, "scalar", element, 4, False, None, source.results, source.nodes)
+
+    variance = derived(m2, lambda i: Op("div", (m2.at(i), divisor), "f"))
+    return (variance, mean) if "var_mean" in str(node.target) else variance
+
+
+def _extreme(low: Lowering, node: fx.Node, which: str, dim: Any, keepdim: bool) -> list[Tensor]:
+    x = low.tensor(node.args[0])
+    if x.kind != "f":
+        raise Unsupported(f"{which} of integers")
+    whole = dim is None
+    axes = _dims(dim, len(x.shape))
+    if not x.shape:
+        zero = low.lazy(node, lambda i: Const(0, "l"), [], shape=(), dtype="int64")
+        return [x, zero]
+
+    def body(index: Index) -> tuple[Value, ...]:
+        at = flat(index, x.shape) if whole else index[axes[0]]
+        return x.at(index), IndexValue(at)
+
+    results = low.add_reduce(node, x, axes, f"arg{which}", body, ["f", "l"], [x])
+    return results if keepdim else [low.squeezed(r, axes) for r in results]
+
+
+@lowers(aten.max.dim, aten.min.dim)
+def _max_dim(low: Lowering, node: fx.Node) -> Any:
+    which = "max" if "max" in str(node.target) else "min"
+    return tuple(_extreme(low, node, which, node.args[1], bool(_argument(node, 2, "keepdim", False))))
+
+
+@lowers(aten.argmax.default, aten.argmin.default)
+def _argmax(low: Lowering, node: fx.Node) -> Tensor:
+    which = "max" if "max" in str(node.target) else "min"
+    return _extreme(low, node, which, _argument(node, 1, "dim", None), bool(_argument(node, 2, "keepdim", False)))[1]
+
+
+# -- contractions and windows have files of their own
+
+
+@lowers(aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default)
+def _matmul(low: Lowering, node: fx.Node) -> Tensor:
+    return contractions.matmul(low, node)
+
+
+@lowers(aten.convolution.default)
+def _convolution(low: Lowering, node: fx.Node) -> Tensor:
+    return contractions.convolution(low, node)
+
+
+@lowers(aten.convolution_backward.default)
+def _convolution_backward(low: Lowering, node: fx.Node) -> Any:
+    return contractions.convolution_backward(low, node)
+
+
+@lowers(aten.max_pool2d_with_indices.default, aten.max_pool3d_with_indices.default)
+def _max_pool(low: Lowering, node: fx.Node) -> Any:
+    return windows.max_pool(low, node)
+
+
+@lowers(aten.max_pool2d_with_indices_backward.default, aten.max_pool3d_with_indices_backward.default)
+def _max_pool_backward(low: Lowering, node: fx.Node) -> Any:
+    return windows.max_pool_backward(low, node)
+
+
+@lowers(aten.avg_pool1d.default, aten.avg_pool2d.default, aten.avg_pool3d.default)
+def _avg_pool(low: Lowering, node: fx.Node) -> Any:
+    return windows.avg_pool(low, node)
+
+
+@lowers(aten.avg_pool2d_backward.default, aten.avg_pool3d_backward.default)
+def _avg_pool_backward(low: Lowering, node: fx.Node) -> Any:
+    return windows.avg_pool_backward(low, node)
+
+
+@lowers(aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool3d.default)
+def _adaptive(low: Lowering, node: fx.Node) -> Any:
+    return windows.adaptive_avg_pool(low, node)
+
+
+@lowers(aten._adaptive_avg_pool2d_backward.default, aten._adaptive_avg_pool3d_backward.default)
+def _adaptive_backward(low: Lowering, node: fx.Node) -> Any:
+    return windows.adaptive_avg_pool_backward(low, node)
+
+
+def lower(joint: Joint, roles: Sequence[tuple[str, str]], element: torch.dtype = torch.float32) -> Program:
+    """The program of a traced graph. ``roles`` names each primal and tangent: (buffer name, role)."""
+    return Lowering(joint, roles, element).run()

@@ -1,0 +1,186 @@
+"""A lowered graph: tensors whose elements are expressions, and the operations too large to be part of one.
+
+A Tensor is lazy: asked for an element it gives a Value. Contractions and large reductions yield ``Result`` values;
+a tensor that is *kept* has a buffer, and its elements are loads from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import fx
+
+from crucible.plan.index import ONE, ZERO, Int, Var, integer, product
+from crucible.plan.value import Load, Value
+
+Index = tuple[Int, ...]
+
+# Storage types by the name torch has for them; every floating tensor is of the file's own element type.
+STORAGE = {"scalar": "scalar", "int64": "int64_t", "int32": "int32_t", "int16": "int16_t", "int8": "int8_t",
+           "uint8": "uint8_t", "bool": "bool", "accum": "accum"}  # fmt: skip
+
+
+def kind_of(dtype: str) -> str:
+    return {"scalar": "f", "accum": "f", "bool": "b"}.get(dtype, "l")
+
+
+def flat(index: Sequence[Int], shape: Sequence[Int]) -> Int:
+    """The position of an element in a contiguous tensor."""
+    total = ZERO
+    for i, s in zip(index, shape):
+        total = total * s + i
+    return total
+
+
+def unflat(position: Int, shape: Sequence[Int]) -> Index:
+    """The index of the element at a position."""
+    index: list[Int] = []
+    for s in reversed(shape):
+        if s == 1:
+            index.append(ZERO)
+            continue
+        index.append(position % s)
+        position = position // s
+    return tuple(reversed(index))
+
+
+@dataclass
+class Buffer:
+    """Memory: an argument of the function, or something that a stage writes."""
+
+    name: str
+    shape: Index
+    dtype: str
+    role: str  # "parameter", "buffer", "input", "constant", "tangent", "made"
+
+    @property
+    def kind(self) -> str:
+        return kind_of(self.dtype)
+
+    @property
+    def numel(self) -> Int:
+        return product(self.shape)
+
+    def load(self, index: Sequence[Int]) -> Value:
+        return Load(self.name, flat(index, self.shape), self.kind)
+
+
+@dataclass(eq=False)
+class Tensor:
+    """A tensor of the graph. ``cost`` is what one element costs to compute, ``folds`` whether that takes a loop."""
+
+    name: str
+    shape: Index
+    dtype: str
+    element: Callable[[Index], Value]
+    cost: int = 0
+    folds: bool = False
+    buffer: Buffer | None = None
+    results: frozenset[str] = frozenset()  # contractions and reductions it is computed from
+    nodes: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        return kind_of(self.dtype)
+
+    @property
+    def numel(self) -> Int:
+        return product(self.shape)
+
+    def at(self, index: Sequence[Int]) -> Value:
+        return self.buffer.load(index) if self.buffer is not None else self.element(tuple(index))
+
+
+@dataclass(eq=False)
+class Contract:
+    """``D[z, m, n] = sum over k of a(z, m, k) * b(z, n, k)``, placed at an index of the result."""
+
+    name: str
+    batch: tuple[Var, ...]  # of the variables of z
+    rows: Var
+    cols: Var
+    depth: Var
+    a: Callable[[], Value]  # in terms of the variables above
+    b: Callable[[], Value]
+    place: Index
+    shape: Index
+    a_along_k: bool
+    b_along_k: bool
+    rule: str  # whose precision switch applies: "conv" or "matmul"
+    inputs: tuple[Tensor, ...]
+    node: str
+    result: Tensor = field(init=False)
+
+
+@dataclass(eq=False)
+class Reduce:
+    """Results over ``inner`` for each ``outer``; ``body`` is the elements in terms of these variables."""
+
+    name: str
+    outer: tuple[Var, ...]
+    inner: tuple[Var, ...]
+    body: Callable[[Index, Index], tuple[Value, ...]]
+    reducer: str
+    inputs: tuple[Tensor, ...]
+    node: str
+    kept: tuple[int, ...]  # dimensions of the source that are not reduced
+    source: Tensor
+    results: list[Tensor] = field(default_factory=list)
+
+    @property
+    def outer_shape(self) -> Index:
+        return tuple(v.extent for v in self.outer)
+
+
+@dataclass(eq=False)
+class Extern:
+    """An operator that stays torch's: called on kept tensors, its results are kept too."""
+
+    name: str
+    node: fx.Node
+    inputs: tuple[Tensor, ...]
+    results: list[Tensor | None]
+    reason: str
+    arguments: Any = None
+
+
+@dataclass(eq=False)
+class Keep:
+    """A tensor that must be in memory."""
+
+    tensor: Tensor
+    buffer: Buffer
+    why: str
+
+
+Operation = Contract | Reduce | Extern | Keep
+
+
+@dataclass
+class Program:
+    """Everything lowered from one traced graph."""
+
+    operations: list[Operation] = field(default_factory=list)
+    buffers: dict[str, Buffer] = field(default_factory=dict)
+    sizes: dict[str, str] = field(default_factory=dict)  # sizes computed from others: name to Python text
+    hints: dict[str, int] = field(default_factory=dict)
+    reasons: list[tuple[str, str]] = field(default_factory=list)  # (node, why it was not fused)
+    updates: list[Buffer] = field(default_factory=list)
+    outputs: list[Any] = field(default_factory=list)  # Buffer, or a constant
+    gradients: list[Buffer | None] = field(default_factory=list)
+    env: dict[fx.Node, Any] = field(default_factory=dict)  # what each node became
+
+    def hint(self, value: Int) -> int:
+        return value.hint(self.hints)
+
+
+def extents(shape: Sequence[Int | int]) -> Index:
+    return tuple(integer(s) for s in shape)
+
+
+__all__ = [
+    "ONE", "ZERO", "Buffer", "Contract", "Extern", "Index", "Keep", "Operation", "Program", "Reduce", "STORAGE", "Tensor",
+    "extents", "flat", "kind_of", "unflat",
+]  # fmt: skip

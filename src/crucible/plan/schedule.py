@@ -1,0 +1,673 @@
+"""Turn a Program into Stages: which operations share a kernel, and which tensors must go through memory.
+
+Operations are taken in order. A tensor that must be kept is stored by the contraction whose elements it is computed
+from, or by the walk over rows whose results it needs; statistics of a contraction's elements are taken in its
+epilogue; reductions over the same rows share a walk. What fits nowhere gets a kernel of its own, and why is recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from crucible.plan.index import ONE, ZERO, Int, Quotient, Var, integer, of_atom, product
+from crucible.plan.program import (
+    Buffer,
+    Contract,
+    Extern,
+    Index,
+    Keep,
+    Operation,
+    Program,
+    Reduce,
+    Tensor,
+    flat,
+    unflat,
+)
+from crucible.plan.stages import Call, Contraction, Map, Pass, Row, Stage, Statistics, Store
+from crucible.plan.tiles import choose
+from crucible.plan.value import Load, Local, Result, Value, replace, walk
+
+# A walk with fewer rows than this leaves most of a GPU idle: long ones are split, and little else is hung on them.
+FEW_ROWS = 256
+LONG_ROW = 4096
+# A contraction with fewer tiles than this and a depth of at least DEEP is split along its depth.
+FEW_TILES = 128
+DEEP = 1024
+
+
+@dataclass
+class Plan:
+    """Stages in order; those before ``forward`` are the forward pass, the rest the backward."""
+
+    program: Program
+    stages: list[Stage]
+    forward: int
+    saved: list[str] = field(default_factory=list)  # buffers that the backward pass reads and the forward has
+    reasons: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def forward_stages(self) -> list[Stage]:
+        return self.stages[: self.forward]
+
+    @property
+    def backward_stages(self) -> list[Stage]:
+        return self.stages[self.forward :]
+
+
+@dataclass
+class _Seen:
+    """An operation with its values written out, and what they refer to."""
+
+    operation: Operation
+    values: tuple[Value, ...] = ()
+    loads: set[str] = field(default_factory=set)
+    results: set[str] = field(default_factory=set)
+
+
+class Scheduler:
+    def __init__(self, program: Program, engine: str) -> None:
+        self.program = program
+        self.engine = engine
+        self.stages: list[Stage] = []
+        self.made_by: dict[str, int] = {}  # buffer name, or operation name, to the stage that makes it
+        self.homes: dict[str, Buffer] = {}  # "operation/part" to the buffer its results are kept in
+        self.operations = {o.name: o for o in program.operations if isinstance(o, (Contract, Reduce))}
+        self.replaced: dict[str, str] = {}
+        self.reasons: list[tuple[str, str]] = []
+        self.counter = 0
+        self.floor = 0  # stages before this one are closed: they belong to the forward pass
+
+    # -- order
+
+    def run(self) -> Plan:
+        seen = [self._look(o) for o in self.program.operations]
+        roots = {b.name for b in [*self.program.updates, *self.program.outputs] if isinstance(b, Buffer)}
+        grads = {b.name for b in self.program.gradients if isinstance(b, Buffer)}
+        forward = _needed(seen, roots)
+        everything = _needed(seen, roots | grads)
+        for s in seen:
+            if id(s) in forward:
+                self._place(s)
+        boundary = self.floor = len(self.stages)
+        for s in seen:
+            if id(s) in everything and id(s) not in forward:
+                self._place(s)
+        plan = Plan(self.program, self.stages, boundary, reasons=[*self.program.reasons, *self.reasons])
+        self._resolve(plan)
+        return plan
+
+    def _look(self, operation: Operation) -> _Seen:
+        values: tuple[Value, ...] = ()
+        loads: set[str] = set()
+        if isinstance(operation, Keep):
+            index = unflat(self._var("i", operation.tensor.numel), operation.tensor.shape)
+            values = (operation.tensor.at(index),)
+        elif isinstance(operation, Reduce):
+            outer = tuple(_plain(v) for v in operation.outer)
+            values = operation.body(outer, tuple(_plain(v) for v in operation.inner))
+        elif isinstance(operation, Contract):
+            values = (operation.a(), operation.b())
+        else:
+            loads = {t.buffer.name for t in operation.inputs if t.buffer is not None}
+        return _Seen(operation, values, *_references(values, loads))
+
+    def _var(self, stem: str, extent: Int) -> Int:
+        self.counter += 1
+        return ZERO if extent == 1 else of_atom(Var(f"{stem}{self.counter}", extent))
+
+    def _fresh(self, stem: str, extent: Int) -> Var:
+        self.counter += 1
+        return Var(f"{stem}{self.counter}", extent)
+
+    # -- placing
+
+    def _place(self, seen: _Seen) -> None:
+        operation = seen.operation
+        if isinstance(operation, Extern):
+            self._add(Call(self._name("call"), operation, [operation.node.name]))
+            for t in operation.results:
+                if t is not None and t.buffer is not None:
+                    self.made_by[t.buffer.name] = len(self.stages) - 1
+        elif isinstance(operation, Contract):
+            self._contract(operation, seen)
+        elif isinstance(operation, Reduce):
+            self._reduce(operation, seen)
+        else:
+            self._keep(operation, seen)
+
+    def _add(self, stage: Stage) -> int:
+        self.stages.append(stage)
+        return len(self.stages) - 1
+
+    def _name(self, stem: str) -> str:
+        return f"{stem}_{len(self.stages)}"
+
+    def _source(self, name: str) -> str:
+        return self.replaced.get(name, name)
+
+    def _latest(self, loads: Iterable[str], results: Iterable[str], but: int = -1) -> int:
+        """The last stage that these come from, leaving one out; -1 for arguments alone."""
+        made = [self.made_by.get(b, -1) for b in loads] + [self.made_by[self._source(r)] for r in results]
+        return max((m for m in made if m != but), default=-1)
+
+    # -- contractions
+
+    def _contract(self, c: Contract, seen: _Seen) -> None:
+        rows, cols, depth = (self.program.hint(v.extent) for v in (c.rows, c.cols, c.depth))
+        batches = 1
+        for v in c.batch:
+            batches *= self.program.hint(v.extent)
+        tile = choose(self.engine, "float32", "tf32" if c.rule == "conv" else "fp32", rows, cols, depth)
+        blocks = -(-rows // tile.rows) * -(-cols // tile.cols) * batches
+        splits = min(-(-2 * FEW_TILES // blocks), depth // 256) if blocks < FEW_TILES and depth >= DEEP else 1
+        stage = Contraction(self._name("contract"), c, *seen.values, tile, splits=max(splits, 1), nodes=[c.node])
+        at = self._add(stage)
+        if stage.splits == 1:
+            self.made_by[c.name] = at
+            return
+        # Partial sums go to memory; a walk over them adds them up, and what follows hangs on that walk.
+        partial = self._buffer(f"{c.name}_parts", (integer(stage.splits), *c.shape), "accum")
+        self.made_by[partial.name] = at
+        where = flat((of_atom(Var("split", integer(stage.splits))), *c.place), partial.shape)
+        stage.stores.append(Store(partial, where, Local("value", "f")))
+        outer = tuple(self._fresh("r", s) for s in c.shape)
+        inner = (self._fresh("k", integer(stage.splits)),)
+        total = Reduce(
+            f"{c.name}_total", outer, inner, lambda o, i: (partial.load((*i, *o)),), "sum", (), c.node,
+            tuple(range(1, len(c.shape) + 1)), c.result,
+        )  # fmt: skip
+        self.operations[total.name] = total
+        self.replaced[c.name] = total.name
+        self._reduce(total, _Seen(total, (), {partial.name}, set()))
+
+    def _buffer(self, name: str, shape: Index, dtype: str) -> Buffer:
+        buffer = Buffer(name, shape, dtype, "made")
+        self.program.buffers[name] = buffer
+        return buffer
+
+    def _in_epilogue(self, c: Contract, tensor: Tensor) -> Value | None:
+        """The tensor's element at the place of the contraction's, if it is computed from that element alone."""
+        if tensor.numel != product(c.shape):
+            return None
+        index = c.place if tensor.shape == c.shape else unflat(flat(c.place, c.shape), tensor.shape)
+        return self._at_place(c, tensor.at(index))
+
+    def _at_place(self, c: Contract, value: Value) -> Value | None:
+        for v in walk(value):
+            if isinstance(v, Result) and v.source == c.name and v.index != c.place:
+                return None
+        return value
+
+    def _contraction_of(self, seen: _Seen) -> tuple[int, Contraction] | None:
+        """The contraction that this is computed from, if everything else was there before it."""
+        best: tuple[int, Contraction] | None = None
+        for name in seen.results:
+            at = self.made_by.get(self._source(name), -1)
+            if at >= self.floor and isinstance(self.stages[at], Contraction) and self._source(name) == name:
+                stage = self.stages[at]
+                assert isinstance(stage, Contraction)
+                if self._latest(seen.loads, seen.results, but=at) < at:
+                    best = at, stage
+        return best
+
+    # -- reductions
+
+    def _reduce(self, r: Reduce, seen: _Seen) -> None:
+        if r.reducer == "moments" and self._statistics(r, seen):
+            return
+        rows = [v.extent for v in r.outer if v.extent != 1]
+        inner = tuple(v.extent for v in r.inner)
+        length = self.program.hint(product(inner))
+        count = self.program.hint(product(rows))
+        lanes, split = self._shape(r, count, length)
+        self._row_stage(r, seen, rows, inner, lanes, split)
+
+    def _shape(self, r: Reduce, count: int, length: int) -> tuple[int, bool]:
+        """How many threads share a row, and whether a row is shared by blocks."""
+        columns = self._columnwise(r)
+        if columns and count >= 32:
+            return 1, count < 64 * FEW_ROWS and length >= 64
+        if length <= 16 and count >= FEW_ROWS:
+            return 1, False
+        if length <= 1024:
+            return 32, False
+        return 256, count < FEW_ROWS and length >= LONG_ROW
+
+    def _columnwise(self, r: Reduce) -> bool:
+        """Whether neighbours in memory belong to different rows."""
+        if not r.outer or not r.inner:
+            return False
+        outer, inner = tuple(_plain(v) for v in r.outer), tuple(_plain(v) for v in r.inner)
+        last = next((v for v in reversed(r.outer) if v.extent != 1), None)
+        if last is None:
+            return False
+        for body in r.body(outer, inner):
+            for v in walk(body):
+                if isinstance(v, (Load, Result)):
+                    index = v.index if isinstance(v, Load) else flat(v.index, self._result_shape(v.source))
+                    rowwise = any(_steps_by_one(index, k) for k in r.inner)
+                    if not rowwise and _steps_by_one(index, last):
+                        return True
+        return False
+
+    def _result_shape(self, source: str) -> Index:
+        operation = self.operations[self._source(source)]
+        return operation.shape if isinstance(operation, Contract) else operation.outer_shape
+
+    def _row_stage(
+        self, r: Reduce, seen: _Seen, rows: Sequence[Int], inner: Index, lanes: int, split: bool
+    ) -> None:
+        at = self._row_home(r, seen, rows, inner, lanes, split)
+        if at is None:
+            row = self._fresh("row", product(list(rows)))
+            stage = Row(self._name("rows"), row, tuple(rows), lanes=lanes, split=split)
+            at = self._add(stage)
+        else:
+            found = self.stages[at]
+            assert isinstance(found, Row)
+            stage = found
+        number = 1 + max((self._pass_of(stage, self._source(x)) for x in seen.results), default=-1)
+        while number < len(stage.passes) and (stage.passes[number].shape != inner or stage.passes[number].stores):
+            number += 1
+        if number >= len(stage.passes):
+            stage.passes.append(Pass(self._fresh("j", product(inner)), inner))
+        walk_ = stage.passes[number]
+        values = r.body(self._outer(r, stage), unflat(_plain(walk_.inner), inner))
+        walk_.reduces.append((r, values))
+        stage.nodes.append(r.node)
+        self.made_by[r.name] = at
+
+    def _outer(self, r: Reduce, stage: Row) -> Index:
+        """A reduction's outer index in terms of a stage's row."""
+        place = iter(unflat(_plain(stage.row), stage.shape))
+        return tuple(ZERO if v.extent == 1 else next(place) for v in r.outer)
+
+    def _pass_of(self, stage: Row, name: str) -> int:
+        for number, p in enumerate(stage.passes):
+            if any(r.name == name for r, _ in p.reduces):
+                return number
+        return -1
+
+    def _row_home(
+        self, r: Reduce, seen: _Seen, rows: Sequence[Int], inner: Index, lanes: int, split: bool
+    ) -> int | None:
+        """An earlier walk over the same rows that this can join."""
+        for at in range(len(self.stages) - 1, self.floor - 1, -1):
+            stage = self.stages[at]
+            if not isinstance(stage, Row) or stage.shape != tuple(rows) or stage.split != split or stage.lanes != lanes:
+                continue
+            if self._latest(seen.loads, seen.results, but=at) >= at:
+                continue
+            own = {b for b in seen.loads if self.made_by.get(b, -1) == at}
+            inside = {x for x in seen.results if self.made_by[self._source(x)] == at}
+            if own or (split and (inside or stage.passes[0].shape != inner)):
+                continue
+            values = r.body(self._outer(r, stage), tuple(_plain(v) for v in r.inner))
+            if all(self._at_row(stage, v) for v in values):
+                return at
+        return None
+
+    def _at_row(self, stage: Row, value: Value) -> bool:
+        """Whether every result of this stage that the value needs is that of the row itself."""
+        for v in walk(value):
+            if isinstance(v, Result) and self._pass_of(stage, self._source(v.source)) >= 0:
+                operation = self.operations[self._source(v.source)]
+                assert isinstance(operation, Reduce)
+                if v.index != self._outer(operation, stage):
+                    return False
+        return True
+
+    def _statistics(self, r: Reduce, seen: _Seen) -> bool:
+        """Take the moments of a contraction's elements in its epilogue, tile by tile; a walk joins the tiles."""
+        found = self._contraction_of(seen)
+        if found is None:
+            return False
+        at, stage = found
+        c = stage.contract
+        if stage.statistics is not None or stage.splits > 1 or r.source.numel != product(c.shape):
+            return False
+        value = self._in_epilogue(c, r.source)
+        if value is None:
+            return False
+        rank = len(c.shape)
+        if c.rule != "conv" or rank < 3:
+            return False
+        # The outer index in terms of (sample, channel): pixels must not matter.
+        sample, channel = self._fresh("s", c.shape[0]), self._fresh("c", c.shape[1])
+        pixels = tuple(self._fresh("p", s) for s in c.shape[2:])
+        full = unflat(flat(tuple(_plain(v) for v in (sample, channel, *pixels)), c.shape), r.source.shape)
+        outer = [full[d] for d in r.kept]
+        variables = set().union(*(o.variables() for o in outer)) if outer else set()
+        if variables & set(pixels) or (sample in variables and len(c.batch) == 1):
+            return False
+        samples = c.shape[0] if len(c.batch) == 2 else ONE
+        tiles = (c.cols.extent + (stage.tile.cols - 1)) // stage.tile.cols
+        split = _rows_of(outer, (sample, channel))
+        if split is None:
+            return False
+        shape = (samples, c.shape[1], tiles)
+        count, mean, m2 = (self._buffer(f"{r.name}_tile_{f}", shape, "accum") for f in ("count", "mean", "m2"))
+        tile = self._fresh("tile", tiles)
+        place = flat((c.place[0] if len(c.batch) == 2 else ZERO, c.place[1], _plain(tile)), shape)
+        stage.statistics = Statistics(r, value, count, mean, m2, place, tile)
+        stage.nodes.append(r.node)
+        for b in (count, mean, m2):
+            self.made_by[b.name] = at
+        inside = [s for s in split.inner if not (s is sample and len(c.batch) == 1)]
+        inner_vars = tuple([*split.inner_vars(inside), tile])
+
+        def body(o: Index, i: Index) -> tuple[Value, ...]:
+            s, ch = split.index(o, dict(zip(inside, i)), (sample, channel))
+            where = (s if len(c.batch) == 2 else ZERO, ch, i[-1])
+            return count.load(where), mean.load(where), m2.load(where)
+
+        joined = Reduce(r.name, r.outer, inner_vars, body, "moments_of", (), r.node, r.kept, r.source)
+        self.operations[r.name] = joined
+        rows = [v.extent for v in r.outer if v.extent != 1]
+        extents = tuple(v.extent for v in inner_vars)
+        length = self.program.hint(product(extents))
+        self._row_stage(joined, _Seen(joined, (), {b.name for b in (count, mean, m2)}, set()), rows, extents,
+                        32 if length <= 1024 else 256, False)  # fmt: skip
+        return True
+
+    # -- kept tensors
+
+    def _keep(self, keep: Keep, seen: _Seen) -> None:
+        if self._store_in_epilogue(keep, seen) or self._store_in_walk(keep, seen):
+            return
+        tensor, buffer = keep.tensor, keep.buffer
+        for at in range(len(self.stages) - 1, self.floor - 1, -1):
+            stage = self.stages[at]
+            if isinstance(stage, Map) and stage.element.extent == tensor.numel and self._latest(seen.loads, seen.results) < at:
+                break
+        else:
+            stage = Map(self._name("map"), self._fresh("i", tensor.numel))
+            at = self._add(stage)
+        assert isinstance(stage, Map)
+        element = _plain(stage.element)
+        stage.stores.append(Store(buffer, element, tensor.at(unflat(element, tensor.shape))))
+        stage.nodes.extend(tensor.nodes)
+        self.made_by[buffer.name] = at
+
+    def _store_in_epilogue(self, keep: Keep, seen: _Seen) -> bool:
+        found = self._contraction_of(seen)
+        if found is None:
+            return False
+        at, stage = found
+        value = self._in_epilogue(stage.contract, keep.tensor)
+        if value is None:
+            return False
+        where = flat(stage.contract.place, stage.contract.shape)
+        stage.stores.append(Store(keep.buffer, where, value))
+        stage.nodes.extend(keep.tensor.nodes)
+        self.made_by[keep.buffer.name] = at
+        return True
+
+    def _store_in_walk(self, keep: Keep, seen: _Seen) -> bool:
+        homes = {self.made_by[self._source(x)] for x in seen.results}
+        for at in sorted(homes, reverse=True):
+            stage = self.stages[at]
+            if at < self.floor or not isinstance(stage, Row) or self._latest(seen.loads, seen.results, but=at) >= at:
+                continue
+            if any(self.made_by.get(b, -1) == at for b in seen.loads):
+                continue
+            if self._hang_on(stage, keep, seen):
+                self.made_by[keep.buffer.name] = at
+                stage.nodes.extend(keep.tensor.nodes)
+                return True
+        return False
+
+    def _hang_on(self, stage: Row, keep: Keep, seen: _Seen) -> bool:
+        """Store a tensor from a walk: its index split into the row and what varies along it."""
+        tensor = keep.tensor
+        variables = tuple(self._fresh("d", s) for s in tensor.shape)
+        value = tensor.at(tuple(_plain(v) for v in variables))
+        wanted: set[tuple[Int, ...]] = set()
+        needed = -1
+        for v in walk(value):
+            if isinstance(v, Result) and self._pass_of(stage, self._source(v.source)) >= 0:
+                operation = self.operations[self._source(v.source)]
+                assert isinstance(operation, Reduce)
+                wanted.add(tuple(i for i, o in zip(v.index, operation.outer) if o.extent != 1))
+                needed = max(needed, self._pass_of(stage, self._source(v.source)))
+        if len(wanted) != 1:
+            return False
+        split = _rows_of(list(wanted.pop()), variables)
+        if split is None:
+            return False
+        inner = tuple(v.extent for v in split.inner_vars(split.inner) if v.extent != 1)
+        rows = self.program.hint(product(stage.shape))
+        if product(inner) != 1 and (stage.split or stage.lanes == 1 or rows < FEW_ROWS // 4):
+            return False  # too few threads for the work, or none that know the result
+        index = split.index(unflat(_plain(stage.row), stage.shape), {}, variables)
+        if product(inner) == 1:
+            at = tensor.at(index)
+            if not self._at_row(stage, at):
+                return False
+            stage.finals.append((needed + 1, Store(keep.buffer, flat(index, tensor.shape), at)))
+            return True
+        number = needed + 1
+        while number < len(stage.passes) and (stage.passes[number].shape != inner):
+            number += 1
+        fresh = number >= len(stage.passes)
+        walk_ = Pass(self._fresh("j", product(inner)), inner) if fresh else stage.passes[number]
+        parts = iter(unflat(_plain(walk_.inner), inner))
+        given = {v: ZERO if split.extent(v) == 1 else next(parts) for v in split.inner}
+        index = split.index(unflat(_plain(stage.row), stage.shape), given, variables)
+        at = tensor.at(index)
+        if not self._at_row(stage, at):
+            return False
+        if fresh:
+            stage.passes.append(walk_)
+        walk_.stores.append(Store(keep.buffer, flat(index, tensor.shape), at))
+        return True
+
+    # -- results across stages
+
+    def _resolve(self, plan: Plan) -> None:
+        """Point every Result at a variable of its own stage or at memory, and store what others read."""
+        for at, stage in enumerate(self.stages):
+            if isinstance(stage, Map):
+                stage.stores = [Store(s.buffer, s.index, self._settle(s.value, at)) for s in stage.stores]
+            elif isinstance(stage, Row):
+                for number, p in enumerate(stage.passes):
+                    p.reduces = [(r, tuple(self._settle(v, at, number) for v in values)) for r, values in p.reduces]
+                    p.stores = [Store(s.buffer, s.index, self._settle(s.value, at, number)) for s in p.stores]
+                stage.finals = [(n, Store(s.buffer, s.index, self._settle(s.value, at, n))) for n, s in stage.finals]
+            elif isinstance(stage, Contraction):
+                stage.a, stage.b = self._settle(stage.a, at), self._settle(stage.b, at)
+                stage.stores = [Store(s.buffer, s.index, self._settle(s.value, at)) for s in stage.stores]
+                if stage.statistics is not None:
+                    stage.statistics.value = self._settle(stage.statistics.value, at)
+        for key, buffer in self.homes.items():
+            name, part = key.rsplit("/", 1)
+            stage = self.stages[self.made_by[name]]
+            operation = self.operations[name]
+            if isinstance(stage, Contraction):
+                assert isinstance(operation, Contract)
+                stage.stores.append(Store(buffer, flat(operation.place, operation.shape), Local("value", "f")))
+            else:
+                assert isinstance(stage, Row) and isinstance(operation, Reduce)
+                where = flat(self._outer(operation, stage), operation.outer_shape)
+                local = Local(f"{name}_{part}", buffer.kind)
+                stage.finals.append((self._pass_of(stage, name) + 1, Store(buffer, where, local)))
+
+    def _settle(self, value: Value, at: int, number: int = 0) -> Value:
+        def change(v: Value) -> Value | None:
+            if not isinstance(v, Result):
+                return None
+            name = self._source(v.source)
+            if self.made_by[name] == at:
+                stage = self.stages[at]
+                if isinstance(stage, Contraction):
+                    return Local("value", "f")
+                return Local(f"{name}_{v.part}", v.kind)
+            return self._home(name, v.part, v.kind).load(v.index)
+
+        return replace(value, change)
+
+    def _home(self, name: str, part: int, kind: str) -> Buffer:
+        key = f"{name}/{part}"
+        if key not in self.homes:
+            operation = self.operations[name]
+            shape = operation.shape if isinstance(operation, Contract) else operation.outer_shape
+            dtype = {"f": "scalar" if self._is_product(operation) else "accum", "l": "int64", "b": "bool"}[kind]
+            self.homes[key] = self._buffer(f"{name}_{part}_kept", shape, dtype)
+            self.made_by[self.homes[key].name] = self.made_by[name]
+        return self.homes[key]
+
+    def _is_product(self, operation: Operation) -> bool:
+        return isinstance(operation, Contract) or operation.name in self.replaced.values()  # type: ignore[union-attr]
+
+
+@dataclass
+class _Split:
+    """How an index is made of a row's and the rest: each variable is a row's, a row's times q plus a rest, or a rest."""
+
+    rows: dict[Var, tuple[int, Int]]  # variable to (position in the row index, q)
+    inner: list[Var]  # variables with a rest
+    rests: dict[Var, Var]
+
+    def extent(self, v: Var) -> Int:
+        return self.rests[v].extent
+
+    def inner_vars(self, which: Sequence[Var]) -> list[Var]:
+        return [self.rests[v] for v in which]
+
+    def index(self, row: Sequence[Int], inner: dict[Var, Int], variables: Sequence[Var]) -> Index:
+        out = []
+        places = list(row)
+        for v in variables:
+            at = ZERO
+            if v in self.rows:
+                position, q = self.rows[v]
+                at = places[position] * q
+            if v in inner:
+                at = at + inner[v]
+            out.append(at)
+        return tuple(out)
+
+
+def _rows_of(outer: Sequence[Int], variables: Sequence[Var]) -> _Split | None:
+    """Read an outer index as variables, or variables divided by a constant."""
+    rows: dict[Var, tuple[int, Int]] = {}
+    position = 0
+    for o in outer:
+        if o.constant == 0:
+            continue
+        atom = o.atom
+        if isinstance(atom, Var) and atom in variables and atom not in rows:
+            rows[atom] = position, ONE
+        elif isinstance(atom, Quotient) and isinstance(atom.top.atom, Var) and atom.bottom.constant is not None:
+            v = atom.top.atom
+            if v not in variables or v in rows or (v.extent % atom.bottom) != 0:
+                return None
+            rows[v] = position, atom.bottom
+        else:
+            return None
+        position += 1
+    inner, rests = [], {}
+    for v in variables:
+        extent = rows[v][1] if v in rows else v.extent
+        if extent != 1:
+            inner.append(v)
+            rests[v] = Var(f"{v.name}_rest", extent)
+    return _Split(rows, inner, rests)
+
+
+def _plain(v: Var) -> Int:
+    return ZERO if v.extent == 1 else of_atom(v)
+
+
+def _steps_by_one(index: Int, v: Var) -> bool:
+    return v.extent != 1 and index.substitute({v: of_atom(v) + 1}) - index == 1
+
+
+def _references(values: Iterable[Value], loads: set[str]) -> tuple[set[str], set[str]]:
+    results: set[str] = set()
+    seen: set[Value] = set()
+    for value in values:
+        for v in walk(value, seen):
+            if isinstance(v, Load):
+                loads.add(v.buffer)
+            elif isinstance(v, Result):
+                results.add(v.source)
+    return loads, results
+
+
+def _needed(seen: list[_Seen], roots: set[str]) -> set[int]:
+    """The operations that these buffers are computed by, directly or not."""
+    buffers, results = set(roots), set()
+    needed: set[int] = set()
+    for s in reversed(seen):
+        o = s.operation
+        if isinstance(o, Keep):
+            wanted = o.buffer.name in buffers
+        elif isinstance(o, Extern):
+            wanted = any(t is not None and t.buffer is not None and t.buffer.name in buffers for t in o.results)
+        else:
+            wanted = o.name in results
+        if wanted:
+            needed.add(id(s))
+            buffers |= s.loads
+            results |= s.results
+    return needed
+
+
+def schedule(program: Program, engine: str) -> Plan:
+    """The stages of a program. ``engine`` is how contractions are computed: ``simt`` or ``mma``."""
+    plan = Scheduler(program, engine).run()
+    have = {b.name for b in program.buffers.values() if b.role != "made" and b.role != "tangent"}
+    have |= _written(plan.forward_stages)
+    plan.saved = sorted(_read(plan.backward_stages) & have)
+    return plan
+
+
+def _written(stages: Iterable[Stage]) -> set[str]:
+    out: set[str] = set()
+    for s in stages:
+        if isinstance(s, Call):
+            out |= {t.buffer.name for t in s.extern.results if t is not None and t.buffer is not None}
+        else:
+            out |= {b.name for b in written(s)}
+    return out
+
+
+def _read(stages: Iterable[Stage]) -> set[str]:
+    out: set[str] = set()
+    for s in stages:
+        out |= set(read(s))
+    return out
+
+
+def stores_of(stage: Stage) -> list[Store]:
+    if isinstance(stage, Row):
+        return [s for p in stage.passes for s in p.stores] + [s for _, s in stage.finals]
+    return [] if isinstance(stage, Call) else stage.stores
+
+
+def written(stage: Stage) -> list[Buffer]:
+    """The buffers that a stage writes."""
+    made = [s.buffer for s in stores_of(stage)]
+    if isinstance(stage, Contraction) and stage.statistics is not None:
+        made += [stage.statistics.count, stage.statistics.mean, stage.statistics.m2]
+    return list({b.name: b for b in made}.values())
+
+
+def values_of(stage: Stage) -> list[Value]:
+    values = [s.value for s in stores_of(stage)]
+    if isinstance(stage, Row):
+        values += [v for p in stage.passes for _, vs in p.reduces for v in vs]
+    elif isinstance(stage, Contraction):
+        values += [stage.a, stage.b]
+        if stage.statistics is not None:
+            values.append(stage.statistics.value)
+    return values
+
+
+def read(stage: Stage) -> list[str]:
+    """The buffers that a stage reads."""
+    if isinstance(stage, Call):
+        return [t.buffer.name for t in stage.extern.inputs if t.buffer is not None]
+    return sorted({v.buffer for value in values_of(stage) for v in walk(value) if isinstance(v, Load)})

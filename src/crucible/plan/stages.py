@@ -1,0 +1,93 @@
+"""Stages: kernels as data. Load, contract (optional), expression, sinks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from crucible.plan.index import Int, Var
+from crucible.plan.program import Buffer, Contract, Extern, Index, Reduce
+from crucible.plan.tiles import Tile
+from crucible.plan.value import Value
+
+
+@dataclass(frozen=True)
+class Store:
+    """A value and the element of a buffer it goes to."""
+
+    buffer: Buffer
+    index: Int
+    value: Value
+
+
+@dataclass
+class Map:
+    """One thread an element: computes and stores."""
+
+    name: str
+    element: Var
+    stores: list[Store] = field(default_factory=list)
+    nodes: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Pass:
+    """One walk over a row: reductions that go on at once, then (in a last walk of its own) stores."""
+
+    inner: Var
+    shape: Index
+    reduces: list[tuple[Reduce, tuple[Value, ...]]] = field(default_factory=list)
+    stores: list[Store] = field(default_factory=list)
+
+
+@dataclass
+class Row:
+    """A group of threads a row: walks over it, reducing, then storing what depends on the results."""
+
+    name: str
+    row: Var
+    shape: Index
+    passes: list[Pass] = field(default_factory=list)
+    finals: list[tuple[int, Store]] = field(default_factory=list)  # one element a row, after this many passes
+    lanes: int = 256
+    split: bool = False
+    nodes: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Statistics:
+    """Moments of each tile's columns, for every row of a contraction: (count, mean, m2)."""
+
+    reduce: Reduce
+    value: Value
+    count: Buffer
+    mean: Buffer
+    m2: Buffer
+    index: Int  # of the partial result, with the tile as a variable
+    tile: Var
+
+
+@dataclass
+class Contraction:
+    """A contraction with what follows it in registers."""
+
+    name: str
+    contract: Contract
+    a: Value
+    b: Value
+    tile: Tile
+    stores: list[Store] = field(default_factory=list)
+    statistics: Statistics | None = None
+    splits: int = 1
+    nodes: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Call:
+    """An operator that stays torch's."""
+
+    name: str
+    extern: Extern
+    nodes: list[str] = field(default_factory=list)
+
+
+Stage = Map | Row | Contraction | Call

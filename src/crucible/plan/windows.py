@@ -1,0 +1,262 @@
+"""Pooling: small loops over a window inside one thread, and their derivatives as gathers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch import fx
+
+from crucible.plan.index import ZERO, Int, Var, integer, of_atom
+from crucible.plan.program import Index, Tensor, flat
+from crucible.plan.value import Condition, Const, Fold, IndexValue, Inside, Masked, Multiple, Op, Value
+
+if TYPE_CHECKING:
+    from crucible.plan.lower import Lowering
+
+# A loop inside a thread is at most this long.
+LONGEST = 512
+
+
+def _loop(low: Lowering, kernel: Sequence[int]) -> tuple[tuple[Var, ...], list[Int]]:
+    """Variables over a window, and their values (zero for a length of one)."""
+    made = [low.fresh("t", integer(k)) for k in kernel]
+    return tuple(v for v in made if v.extent != 1), [ZERO if v.extent == 1 else of_atom(v) for v in made]
+
+
+def _parameters(low: Lowering, node: fx.Node, rank: int, args: Sequence[Any]) -> list[list[int]]:
+    """Lists of one or rank numbers, each made rank long."""
+    out = []
+    for given in args:
+        values = [low.constant(v) for v in (given if isinstance(given, (list, tuple)) else [given])]
+        out.append(values * rank if len(values) == 1 else values)
+    return out
+
+
+def _read(low: Lowering, x: Tensor, kernel: Sequence[int], stride: Sequence[int]) -> Tensor:
+    """The tensor under a window, kept first where windows overlap and an element costs much."""
+    overlap = 1.0
+    for k, s in zip(kernel, stride):
+        overlap *= k / s
+    if x.buffer is None and (x.folds or (overlap > 1.5 and x.cost * overlap > 60)):
+        low.keep(x, "windows overlap and each element is costly")
+    return x
+
+
+def max_pool(low: Lowering, node: fx.Node) -> Any:
+    x = low.tensor(node.args[0])
+    rank = 3 if "3d" in str(node.target) else 2
+    given = [*node.args[1:], *[None] * 5]
+    kernel = _parameters(low, node, rank, [given[0]])[0]
+    stride = _parameters(low, node, rank, [given[1]])[0] if given[1] else kernel
+    padding, dilation = _parameters(low, node, rank, [given[2] if given[2] is not None else 0,
+                                                       given[3] if given[3] is not None else 1])  # fmt: skip
+    _check(low, kernel)
+    x = _read(low, x, kernel, stride)
+    shape = low.shape(node.meta["val"][0])
+    loops, taps = _loop(low, kernel)
+    lead = len(shape) - rank
+
+    def body(index: Index) -> tuple[Value, ...]:
+        at = [i * s - p + t * d for i, s, p, t, d in zip(index[lead:], stride, padding, taps, dilation)]
+        value = x.at((*index[:lead], *at))
+        place: Value = IndexValue(flat(at, x.shape[lead:]))
+        conditions = _bounds(at, x.shape[lead:], padding, node, shape[lead:], kernel, stride, dilation)
+        if conditions:
+            # Outside the input there is nothing to choose: minus infinity loses, and -1 is never first.
+            value = Masked(conditions, value, Const(float("-inf"), "f"), "f")
+            place = Masked(conditions, place, Const(-1, "l"), "l")
+        return value, place
+
+    def part(k: int, kind: str) -> Any:
+        return lambda i: Fold("argmax_window", loops, body(i), k, kind) if loops else _single(body(i), k)
+
+    cost = 2 * _size(kernel) * (1 + x.cost if x.buffer is None else 1)
+    values = low.lazy(node, part(0, "f"), [x], cost=cost, folds=bool(loops), shape=shape, dtype="scalar")
+    indices = low.lazy(node, part(1, "l"), [x], cost=cost, folds=bool(loops), shape=shape, dtype="int64")
+    return values, indices
+
+
+def _single(body: tuple[Value, ...], part: int) -> Value:
+    return body[part]
+
+
+def _size(kernel: Sequence[int]) -> int:
+    total = 1
+    for k in kernel:
+        total *= k
+    return total
+
+
+def _check(low: Lowering, kernel: Sequence[int]) -> None:
+    if _size(kernel) > LONGEST:
+        raise low.refusal(f"a window of {_size(kernel)} elements is too long for a loop in one thread")
+
+
+def _bounds(
+    at: Sequence[Int], extents: Sequence[Int], padding: Sequence[int], node: fx.Node, out: Sequence[Int],
+    kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int],
+) -> tuple[Condition, ...]:  # fmt: skip
+    """Bounds that matter: dimensions with padding, and those where a last window may hang over (ceil mode)."""
+    ceil = any(a is True for a in node.args)
+    return tuple(
+        Inside(i, e) for i, e, p in zip(at, extents, padding) if p or ceil
+    )
+
+
+def max_pool_backward(low: Lowering, node: fx.Node) -> Tensor:
+    """Each input element asks the windows over it whether it was chosen."""
+    g, x = low.tensor(node.args[0]), low.tensor(node.args[1])
+    rank = 3 if "3d" in str(node.target) else 2
+    kernel, stride, padding, dilation = _parameters(low, node, rank, [
+        node.args[2], node.args[3] or node.args[2], node.args[4], node.args[5],
+    ])  # fmt: skip
+    indices = low.tensor(node.args[7])
+    low.keep(indices, "the chosen places")
+    if g.folds or g.cost > 8:
+        low.keep(g, "every window over an element reads it")
+    shape = x.shape
+    lead = len(shape) - rank
+    out = g.shape[lead:]
+    loops, taps = _loop(low, kernel)
+
+    def element(index: Index) -> Value:
+        conditions: list[Condition] = []
+        at: list[Int] = []
+        for i, s, p, t, d, o in zip(index[lead:], stride, padding, taps, dilation, out):
+            reach = i + p - t * d
+            conditions.append(Inside(reach, o * s))
+            if s > 1:
+                conditions.append(Multiple(reach, integer(s)))
+            at.append(reach // s if s > 1 else reach)
+        place = IndexValue(flat(index[lead:], shape[lead:]))
+        own = (*index[:lead], *at)
+        chosen = Op("eq", (indices.at(own), place), "b")
+        value = Op("where", (chosen, g.at(own), Const(0.0, "f")), "f")
+        body = Masked(tuple(conditions), value, Const(0.0, "f"), "f")
+        return Fold("sum", loops, (body,), 0, "f") if loops else body
+
+    return low.lazy(node, element, [g, indices], cost=4 * _size(kernel), folds=bool(loops))
+
+
+def avg_pool(low: Lowering, node: fx.Node) -> Tensor:
+    x = low.tensor(node.args[0])
+    name = str(node.target)
+    rank = 3 if "3d" in name else 2 if "2d" in name else 1
+    kernel, stride, padding, include, override = _avg_parameters(low, node, rank, node.args[1:])
+    _check(low, kernel)
+    x = _read(low, x, kernel, stride)
+    shape = low.result_shape(node)
+    lead = len(shape) - rank
+    loops, taps = _loop(low, kernel)
+    extents = x.shape[lead:]
+
+    def element(index: Index) -> Value:
+        at = [i * s - p + t for i, s, p, t in zip(index[lead:], stride, padding, taps)]
+        value = x.at((*index[:lead], *at))
+        conditions = _bounds(at, extents, padding, node, shape[lead:], kernel, stride, [1] * rank)
+        if conditions:
+            value = Masked(conditions, value, Const(0.0, "f"), "f")
+        total = Fold("sum", loops, (value,), 0, "f") if loops else value
+        return Op("div", (total, _divisor(index[lead:], extents, kernel, stride, padding, include, override)), "f")
+
+    return low.lazy(node, element, [x], cost=_size(kernel) * (1 + (x.cost if x.buffer is None else 0)) + 4, folds=bool(loops))
+
+
+def _avg_parameters(low: Lowering, node: fx.Node, rank: int, args: Sequence[Any]) -> Any:
+    given = [*args, *[None] * 6]
+    kernel = _parameters(low, node, rank, [given[0]])[0]
+    stride = _parameters(low, node, rank, [given[1]])[0] if given[1] else kernel
+    padding = _parameters(low, node, rank, [given[2] if given[2] is not None else 0])[0]
+    if given[3]:
+        raise low.refusal("average pooling with ceil_mode")
+    include = True if given[4] is None else bool(given[4])
+    return kernel, stride, padding, include, given[5]
+
+
+def _divisor(
+    index: Sequence[Int], extents: Sequence[Int], kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int],
+    include: bool, override: Any,
+) -> Value:  # fmt: skip
+    """What a window's sum is divided by: its size, or how much of it lies inside."""
+    if override:
+        return Const(float(override), "f")
+    if include or not any(padding):
+        return Const(float(_size(kernel)), "f")
+    total: Value | None = None
+    for i, e, k, s, p in zip(index, extents, kernel, stride, padding):
+        first = Op("maximum", (IndexValue(i * s - p), Const(0, "l")), "l")
+        last = Op("minimum", (IndexValue(i * s - p + k), IndexValue(e)), "l")
+        length = Op("sub", (last, first), "l")
+        total = length if total is None else Op("mul", (total, length), "l")
+    assert total is not None
+    return Op("to_f", (total,), "f")
+
+
+def avg_pool_backward(low: Lowering, node: fx.Node) -> Tensor:
+    g, x = low.tensor(node.args[0]), low.tensor(node.args[1])
+    rank = 3 if "3d" in str(node.target) else 2
+    kernel, stride, padding, include, override = _avg_parameters(low, node, rank, node.args[2:])
+    _check(low, kernel)
+    if g.folds or g.cost > 8:
+        low.keep(g, "every window over an element reads it")
+    shape = x.shape
+    lead = len(shape) - rank
+    out = g.shape[lead:]
+    loops, taps = _loop(low, kernel)
+
+    def element(index: Index) -> Value:
+        conditions: list[Condition] = []
+        at: list[Int] = []
+        for i, s, p, t, o in zip(index[lead:], stride, padding, taps, out):
+            reach = i + p - t
+            conditions.append(Inside(reach, o * s))
+            if s > 1:
+                conditions.append(Multiple(reach, integer(s)))
+            at.append(reach // s if s > 1 else reach)
+        divisor = _divisor(at, shape[lead:], kernel, stride, padding, include, override)
+        value = Op("div", (g.at((*index[:lead], *at)), divisor), "f")
+        body = Masked(tuple(conditions), value, Const(0.0, "f"), "f")
+        return Fold("sum", loops, (body,), 0, "f") if loops else body
+
+    return low.lazy(node, element, [g], cost=4 * _size(kernel), folds=bool(loops))
+
+
+def adaptive_avg_pool(low: Lowering, node: fx.Node) -> Tensor:
+    """Where the output size divides the input size all windows are alike; else they differ, and torch does it."""
+    x = low.tensor(node.args[0])
+    shape = low.result_shape(node)
+    rank = 3 if "3d" in str(node.target) else 2
+    lead = len(shape) - rank
+    kernel = _even(low, x.shape[lead:], shape[lead:])
+    loops, taps = _loop(low, kernel)
+
+    def element(index: Index) -> Value:
+        at = [i * k + t for i, k, t in zip(index[lead:], kernel, taps)]
+        total = Fold("sum", loops, (x.at((*index[:lead], *at)),), 0, "f")
+        return Op("div", (total, Const(float(_size(kernel)), "f")), "f")
+
+    return low.lazy(node, element, [x], cost=_size(kernel) * (1 + x.cost), folds=True)
+
+
+def _even(low: Lowering, source: Sequence[Int], target: Sequence[Int]) -> list[int]:
+    kernel = []
+    for s, t in zip(source, target):
+        if s.constant is None or t.constant is None or s.constant % t.constant:
+            raise low.refusal("adaptive pooling whose windows depend on the size of the input")
+        kernel.append(s.constant // t.constant)
+    _check(low, kernel)
+    return kernel
+
+
+def adaptive_avg_pool_backward(low: Lowering, node: fx.Node) -> Tensor:
+    g, x = low.tensor(node.args[0]), low.tensor(node.args[1])
+    rank = 3 if "3d" in str(node.target) else 2
+    lead = len(x.shape) - rank
+    kernel = _even(low, x.shape[lead:], g.shape[lead:])
+
+    def element(index: Index) -> Value:
+        at = [i // k for i, k in zip(index[lead:], kernel)]
+        return Op("div", (g.at((*index[:lead], *at)), Const(float(_size(kernel)), "f")), "f")
+
+    return low.lazy(node, element, [g], cost=4)
