@@ -54,6 +54,7 @@ DEVICE_FLAGS: tuple[str, ...] = (
     "-w",
     "-fno-strict-aliasing",
     "-fno-stack-protector",
+    "-fno-gnu-unique",  # two files may have templates, and shared arrays in them, of the same name
     "-fno-math-errno",
     *_processor_flags(),
     *_sanitizer_flags(),

@@ -6,13 +6,14 @@
 // fragments' 16-byte loads all hit distinct banks. A fragment's order of k is the load's (word 4q .. 4q+3 for the
 // thread with lane % 4 == q), the same in A and B, so the sum is over all k all the same.
 // Per slab a warp loads (WM + WN) * 64 bytes (twice that in grade Fp32) and issues WM * WN / 64 mma (three times that).
-// Registers: WM * WN / 32 sums, in grade Fp32 WN / 2 more, and the next tile's elements.
+// Registers: WM * WN / 32 sums, WN / 2 more for a slab's own, and the next tile's elements.
+// Tensor cores cut what they add, so the sums of a slab go to ordinary registers, which round.
 //
 // Grades:
 //   Tf32    operands rounded to tf32, to nearest even
-//   Fp32    operands split into two tf32 numbers, three products. Tensor cores cut what they add, so the sums of a slab
-//           (small products first) go to ordinary registers. A tile with a number that is huge, inf or nan takes fused
-//           multiply-adds: a split would make nan of inf, and an overflow of one product nan of the sum.
+//   Fp32    operands split into two tf32 numbers, three products, the small ones first. A tile with a number that is
+//           huge, inf or nan takes fused multiply-adds: a split would make nan of inf, and an overflow of one product
+//           nan of the sum.
 //   Native  operands rounded to scalar (half or bfloat16), summed in float
 #pragma once
 
@@ -162,7 +163,8 @@ struct Mma {
     to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
   }
 
-  static __device__ __forceinline__ void multiply_tile(Sums& sums, const unsigned* a_panel, const unsigned* b_panel) {
+  static __device__ __forceinline__ void multiply_tile(Sums& sums, const unsigned* a_panel, const unsigned* b_panel,
+                                                       int rows) {
     const int a_line = warp_m() * WM + lane() / 4, b_line = warp_n() * WN + lane() / 4;
 #pragma unroll
     for (int slab = 0; slab < SLABS; ++slab) {
@@ -173,24 +175,23 @@ struct Mma {
         for (int j = 0; j < NT; ++j) fragment<BN>(b[c][j], b_panel + c * B_WORDS, b_line + j * 8, slab);
 #pragma unroll
       for (int i = 0; i < MT; ++i) {
+        if (i * 16 >= rows) break;  // the same for the whole warp
         unsigned a[COPIES][2][4];
 #pragma unroll
         for (int c = 0; c < COPIES; ++c)
 #pragma unroll
           for (int h = 0; h < 2; ++h)
             fragment<BM>(a[c][h], a_panel + c * A_WORDS, a_line + i * 16 + h * 8, slab);
+        float part[NT][4] = {};
         if constexpr (grade == Grade::Fp32) {
-          float part[NT][4] = {};
           multiply_fragments(part, a[1], b[0]);
           multiply_fragments(part, a[0], b[1]);
-          multiply_fragments(part, a[0], b[0]);
-#pragma unroll
-          for (int j = 0; j < NT; ++j)
-#pragma unroll
-            for (int r = 0; r < 4; ++r) sums.at[i][j][r] += part[j][r];
-        } else {
-          multiply_fragments(sums.at[i], a[0], b[0]);
         }
+        multiply_fragments(part, a[0], b[0]);
+#pragma unroll
+        for (int j = 0; j < NT; ++j)
+#pragma unroll
+          for (int r = 0; r < 4; ++r) sums.at[i][j][r] += part[j][r];
       }
     }
   }
@@ -251,6 +252,8 @@ struct Mma {
     b.place(p, z, n0);
     a.load(p, begin, end);
     b.load(p, begin, end);
+    // Rows of this warp that there are; none where its columns lie past the end.
+    const int rows = warp_n() * WN < b.limit ? a.limit - warp_m() * WM : 0;
     bool odd = put<BM>(a, panels);
     odd |= put<BN>(b, panels + COPIES * A_WORDS);
     odd = meet(odd);
@@ -266,7 +269,7 @@ struct Mma {
       if (odd)
         multiply_odd_tile(sums, current, current + COPIES * A_WORDS);
       else
-        multiply_tile(sums, current, current + COPIES * A_WORDS);
+        multiply_tile(sums, current, current + COPIES * A_WORDS, rows);
       if (!more) break;
       odd = put<BM>(a, other);
       odd |= put<BN>(b, other + COPIES * A_WORDS);

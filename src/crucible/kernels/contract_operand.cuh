@@ -46,15 +46,16 @@ struct Staged {
 
   typename Operand::Line lines[LINE_COUNT];
   accum values[RUN_COUNT][LINE_COUNT][RUN];
-  int first_line, first_run;
+  int first_line, first_run, limit;  // limit: how many lines of the tile there are
 
-  // Lines past the last one repeat it: what they lead to is never stored, and no element out of range is read.
+  // Lines past the last one are zero: what they lead to is never stored.
   template <class P>
   __device__ __forceinline__ void place(const P& p, Index z, Index tile) {
     const int t = static_cast<int>(threadIdx.x);
     first_line = Operand::along_k ? t / RUN_STEP : t % SIDE;
     first_run = Operand::along_k ? t % RUN_STEP : t / SIDE;
     const Index last = Operand::lines(p) - 1;
+    limit = last - tile < LINES ? static_cast<int>(last - tile) + 1 : LINES;
 #pragma unroll
     for (int i = 0; i < LINE_COUNT; ++i) {
       const int offset = line(i);
@@ -75,7 +76,9 @@ struct Staged {
         const int offset = run(j) * RUN + e;
 #pragma unroll
         for (int i = 0; i < LINE_COUNT; ++i)
-          values[j][i][e] = FULL || offset < end - begin ? Operand::at(p, lines[i], begin + offset) : accum(0);
+          values[j][i][e] = line(i) < limit && (FULL || offset < end - begin)
+                                ? Operand::at(p, lines[i], begin + offset)
+                                : accum(0);
       }
   }
 

@@ -34,7 +34,7 @@ Handler = Callable[["Lowering", fx.Node], Any]
 HANDLERS: dict[Any, Handler] = {}
 
 # What an element may cost before several readers share it through memory instead of computing it each.
-SHARED_COST = 160
+SHARED_COST = 512
 # What an element of a contraction's operand may cost: it is fetched many times.
 OPERAND_COST = 3
 

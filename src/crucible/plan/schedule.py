@@ -158,7 +158,7 @@ class Scheduler:
         batches = 1
         for v in c.batch:
             batches *= self.program.hint(v.extent)
-        tile = choose(self.engine, "float32", "tf32" if c.rule == "conv" else "fp32", rows, cols, depth)
+        tile = choose(self.engine, "float32", "tf32" if c.rule == "conv" else "fp32", rows, cols, depth, batches)
         blocks = -(-rows // tile.rows) * -(-cols // tile.cols) * batches
         splits = min(-(-2 * FEW_TILES // blocks), depth // 256) if blocks < FEW_TILES and depth >= DEEP else 1
         stage = Contraction(self._name("contract"), c, *seen.values, tile, splits=max(splits, 1), nodes=[c.node])

@@ -119,14 +119,15 @@ def _compare_gradients(
     got_in: list[torch.Tensor],
     tolerance: float,
 ) -> None:
-    live = [i for i, w in enumerate(want) if w.requires_grad]
-    if not live:
-        return
-    seeds = [torch.randn_like(want[i]) for i in live]
-    w_in = [x for x in want_in if x.requires_grad]
-    g_in = [x for x in got_in if x.requires_grad]
-    expected = torch.autograd.grad([want[i] for i in live], w_in, seeds, allow_unused=True)
-    actual = torch.autograd.grad([got[i] for i in live], g_in, seeds, allow_unused=True)
-    for a, e, x in zip(actual, expected, g_in):
-        a, e = (torch.zeros_like(x) if t is None else t for t in (a, e))
-        torch.testing.assert_close(a, e, rtol=tolerance, atol=tolerance, equal_nan=True)
+    want_in = [x for x in want_in if x.requires_grad]
+    got_in = [x for x in got_in if x.requires_grad]
+    for w, g in zip(want, got):
+        if not w.requires_grad:
+            continue
+        # One output at a time: NaN in one must not hide the others.
+        seed = torch.randn_like(w)
+        expected = torch.autograd.grad(w, want_in, seed, retain_graph=True, allow_unused=True)
+        actual = torch.autograd.grad(g, got_in, seed, retain_graph=True, allow_unused=True)
+        for a, e, x in zip(actual, expected, got_in):
+            a, e = (torch.zeros_like(x) if t is None else t for t in (a, e))
+            torch.testing.assert_close(a, e, rtol=tolerance, atol=tolerance, equal_nan=True)

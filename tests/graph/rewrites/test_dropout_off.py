@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+
 import pytest
 import torch
 from rewrite_cases import assert_same, capture, random
@@ -19,13 +21,14 @@ def with_call(target, *settings):
     case = capture(lambda m, x: torch.exp(x.neg()), random(3, 4))
     neg = next(n for n in case.graph.nodes if n.target is aten.neg.default)
     call = insert(neg, target, neg.args[0], *settings)
-    result = insert(neg, __import__("operator").getitem, call, 0) if target is aten.native_dropout.default else call
+    result = insert(neg, operator.getitem, call, 0) if target is aten.native_dropout.default else call
     replace(neg, result)
     return case
 
 
 @pytest.mark.parametrize(
-    "target", [aten.dropout.default, aten.alpha_dropout.default, aten.feature_dropout.default, aten.native_dropout.default]
+    "target",
+    [aten.dropout.default, aten.alpha_dropout.default, aten.feature_dropout.default, aten.native_dropout.default],
 )
 @pytest.mark.parametrize("p,train", [(0.5, False), (0.0, True)])
 def test_applied(target, p: float, train: bool) -> None:
@@ -43,7 +46,7 @@ def test_a_used_mask_keeps_the_call() -> None:
     case = with_call(aten.native_dropout.default, 0.5, False)
     call = next(n for n in case.graph.nodes if n.target is aten.native_dropout.default)
     last = next(n for n in case.graph.nodes if n.op == "output")
-    mask = insert(last, __import__("operator").getitem, call, 1)
+    mask = insert(last, operator.getitem, call, 1)
     last.args = ((*last.args[0], mask),)
     assert dropout_off.apply(case.graph) == []
 

@@ -11,43 +11,41 @@ from crucible.graph.rewrites import dead_nodes, identity_layout
 pytestmark = pytest.mark.quick
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        lambda x: x.clone(),
-        lambda x: x.view(x.shape),
-        lambda x: x.reshape(x.shape[0], x.shape[1]),
-        lambda x: x.expand(-1, -1),
-        lambda x: x.permute(0, 1),
-        lambda x: x.transpose(1, -1),
-        lambda x: x[:, :],
-        lambda x: x.squeeze(1),
-        lambda x: x.to(torch.float64, copy=True),
-    ],
-)
-def test_applied(body) -> None:
-    case = capture(lambda m, x: torch.exp(body(x)), random(3, 4))
-    assert identity_layout.apply(case.graph)
+GO = [
+    lambda x: x.clone(),
+    lambda x: x.view(x.shape),
+    lambda x: x.reshape(x.shape[0], x.shape[1]),
+    lambda x: x.expand(-1, -1),
+    lambda x: x.permute(0, 1),
+    lambda x: x.transpose(1, -1),
+    lambda x: x[:, :],
+    lambda x: x.squeeze(1),
+    lambda x: x.to(torch.float64, copy=True),
+]
+
+
+def test_applied() -> None:
+    case = capture(lambda m, x: tuple(torch.exp(body(x)) for body in GO), random(3, 4))
+    assert len(identity_layout.apply(case.graph)) >= len(GO)
     dead_nodes.apply(case.graph)
-    assert case.targets() == ["aten.exp.default"]
+    assert case.targets() == ["aten.exp.default"] * len(GO)
     assert_same(case, [random(2, 7)], [random(5, 3)])
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        lambda x: x.t().contiguous(),
-        lambda x: x.detach(),
-        lambda x: x.permute(1, 0),
-        lambda x: x.reshape(-1),
-        lambda x: x[1:],
-        lambda x: x.flip(0),
-        lambda x: x.to(torch.float32),
-        lambda x: x.unsqueeze(0),
-    ],
-)
-def test_not_applied(body) -> None:
-    case = capture(lambda m, x: torch.exp(body(x)), random(3, 4))
+STAY = [
+    lambda x: x.t().contiguous(),
+    lambda x: x.detach(),
+    lambda x: x.permute(1, 0),
+    lambda x: x.reshape(-1),
+    lambda x: x[1:],
+    lambda x: x.flip(0),
+    lambda x: x.to(torch.float32),
+    lambda x: x.unsqueeze(0),
+]
+
+
+def test_not_applied() -> None:
+    case = capture(lambda m, x: tuple(torch.exp(body(x)) for body in STAY), random(3, 4))
     assert identity_layout.apply(case.graph) == []
 
 

@@ -53,7 +53,9 @@ def test_a_stride_beyond_the_kernel_leaves_phases_empty() -> None:
     assert phases(1, 3, 0, 1, 0)[1].taps == ()
 
 
-@pytest.mark.parametrize("settings", [(0, 1, 0, 1, 0), (3, 0, 0, 1, 0), (3, 2, -1, 1, 0), (3, 2, 0, 1, 2), (3, 2, 0, 0, 0)])
+@pytest.mark.parametrize(
+    "settings", [(0, 1, 0, 1, 0), (3, 0, 0, 1, 0), (3, 2, -1, 1, 0), (3, 2, 0, 1, 2), (3, 2, 0, 0, 0)]
+)
 def test_impossible_settings_are_refused(settings: tuple[int, int, int, int, int]) -> None:
     with pytest.raises(ValueError):
         phases(*settings)

@@ -36,7 +36,9 @@ def test_problems_stay_valid(path: Path, training: bool) -> None:
 
 
 def test_the_pool_of_the_batch_norm_problem_moves() -> None:
-    module = nn.Sequential(nn.ConvTranspose2d(4, 6, 3), nn.BatchNorm2d(6), nn.Tanh(), nn.MaxPool2d(2), nn.GroupNorm(2, 6))
+    module = nn.Sequential(
+        nn.ConvTranspose2d(4, 6, 3), nn.BatchNorm2d(6), nn.Tanh(), nn.MaxPool2d(2), nn.GroupNorm(2, 6)
+    )
     case = capture(module.double(), random(2, 4, 6, 7))
     done = rewrites.run_all(case.gm)
     assert [s.split(":")[0] for s in done] == ["pool_monotone"]

@@ -38,16 +38,25 @@ def test_applied(body, sizes, weight) -> None:
     assert_same(case, *[[random(n, 4, *[s + n for s in sizes])] for n in (2, 7)])
 
 
+STAY = [
+    lambda m, x: F.linear(x, m.w, m.b).sum(0),
+    lambda m, x: F.linear(x, m.w, m.b).sum((0, 1)),
+    lambda m, x: F.linear(x, m.w, m.b).sum(),
+    lambda m, x: F.linear(x, m.w, m.b).amax(-1),
+    lambda m, x: F.linear(x, m.w, m.b).relu().sum(-1),
+    lambda m, x: F.linear(x, m.w, m.b).sum(-1, dtype=torch.float32),
+    lambda m, x: (lambda y: y.sum(-1, keepdim=True) + y)(F.linear(x, m.w, m.b)),
+]
+
+
+def test_not_applied_to_linear() -> None:
+    case = case_of(lambda m, x: tuple(body(m, x) for body in STAY), random(3, 4), 6, 4)
+    assert sum_into_weights.apply(case.graph) == []
+
+
 @pytest.mark.parametrize(
     "body,sizes,weight",
     [
-        (lambda m, x: F.linear(x, m.w, m.b).sum(0), (), (6, 4)),
-        (lambda m, x: F.linear(x, m.w, m.b).sum((0, 1)), (), (6, 4)),
-        (lambda m, x: F.linear(x, m.w, m.b).sum(), (), (6, 4)),
-        (lambda m, x: F.linear(x, m.w, m.b).amax(-1), (), (6, 4)),
-        (lambda m, x: F.linear(x, m.w, m.b).relu().sum(-1), (), (6, 4)),
-        (lambda m, x: F.linear(x, m.w, m.b).sum(-1, dtype=torch.float32), (), (6, 4)),
-        (lambda m, x: (lambda y: y.sum(-1, keepdim=True) + y)(F.linear(x, m.w, m.b)), (), (6, 4)),
         (lambda m, x: F.conv2d(x, m.w, m.b).sum((2, 3)), (5, 6), (6, 4, 1, 1)),
         (lambda m, x: F.conv2d(x, m.w, m.b, groups=2).sum(1), (5, 6), (6, 2, 1, 1)),
         (lambda m, x: torch.matmul(x, x.transpose(1, 2)).sum(-1), (5,), (1,)),
