@@ -1,12 +1,20 @@
-"""fuse: a Model becomes a ModelNew file. Capture, rewrite, trace, lower, schedule, write."""
+"""fuse: a Model becomes the text of a ModelNew file. Capture, rewrite, trace, lower, schedule, write.
+
+``crucible.fuse`` is both this module and a function: importing anything from here makes Python put the module where
+``crucible/__init__.py`` had the function, so the module can be called too.
+"""
 
 from __future__ import annotations
 
 import copy
 import inspect
+import keyword
+import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -19,12 +27,16 @@ from crucible.emit.file import Request, labelled, write_file
 from crucible.emit.host import Mode
 from crucible.graph.capture import Graph, capture
 from crucible.graph.joint import trace
-from crucible.plan.lower import lower
+from crucible.graph.rewrites import run_all
+from crucible.plan.lower import Unsupported, lower
 from crucible.plan.schedule import Plan, schedule
 from crucible.plan.stages import Call, Stage
-from crucible.problem import ProblemError, load_problem
+from crucible.problem import Problem, ProblemError, error_line, load_problem
 
 Progress = Callable[[str], None]
+ENGINES = ("auto", "mma", "simt")
+PRECISIONS = ("torch", "fp32", "tf32")
+DTYPES = ("float32", "float16", "bfloat16", "float64")
 
 
 class FuseError(Exception):
@@ -33,17 +45,25 @@ class FuseError(Exception):
 
 @dataclass(frozen=True)
 class FuseOptions:
-    engine: str = "mma"  # "simt" or "mma"
-    precision: str = "torch"  # "torch", "fp32" or "tf32"
-    dtypes: tuple[str, ...] = ("float32", "float16", "bfloat16", "float64")
+    """What can be asked of the planner; each is checked here, once."""
+
+    engine: str = "auto"  # "mma" where the chip has it, "simt" everywhere; auto is mma, which falls back by itself
+    precision: str = "torch"  # "torch" follows its TF32 switches at run time
+    dtypes: tuple[str, ...] = DTYPES  # element types that the file takes
     forward_only: bool = False
     strict: bool = False
 
     def __post_init__(self) -> None:
-        if self.engine not in ("simt", "mma"):
-            raise FuseError(f"no engine {self.engine!r}; choose simt or mma")
-        if self.precision not in ("torch", "fp32", "tf32"):
-            raise FuseError(f"no precision {self.precision!r}; choose torch, fp32 or tf32")
+        for word, value, known in (("engine", self.engine, ENGINES), ("precision", self.precision, PRECISIONS)):
+            if value not in known:
+                raise FuseError(f"no {word} {value!r}; choose one of {', '.join(known)}")
+        if not self.dtypes or set(self.dtypes) - set(DTYPES):
+            wrong = ", ".join(sorted(set(self.dtypes) - set(DTYPES))) or "none"
+            raise FuseError(f"element types {wrong}: choose among {', '.join(DTYPES)}")
+
+    @property
+    def chosen_engine(self) -> str:
+        return "mma" if self.engine == "auto" else self.engine
 
 
 @dataclass
@@ -53,6 +73,10 @@ class Fused:
     text: str
     modes: list[Mode]
     rewrites: list[str] = field(default_factory=list)
+    name: str = ""  # of the Model's file
+    element: str = "float32"  # the type that the Model was captured in
+    options: FuseOptions = field(default_factory=FuseOptions)
+    request: Request | None = None
 
     @property
     def unfused(self) -> list[tuple[str, str]]:
@@ -64,6 +88,12 @@ class Fused:
                     seen.setdefault(f"{stage.extern.node.name} ({stage.extern.node.target})", stage.extern.reason)
         return list(seen.items())
 
+    def with_proof(self, sentence: str) -> Fused:
+        """The same, with a header that says what was proven."""
+        assert self.request is not None
+        request = replace(self.request, proof=sentence)
+        return replace(self, request=request, text=write_file(request))
+
 
 def fuse_source(
     source: str, name: str, model: torch.nn.Module, inputs: Sequence[Any], options: FuseOptions | None = None,
@@ -72,38 +102,50 @@ def fuse_source(
     """The ModelNew text for a module whose class is ``Model`` in ``source``. Inputs may live on the meta device."""
     options = options or FuseOptions()
     progress("capturing")
-    modes, rewrites = _modes(model, inputs, options, progress)
+    try:
+        modes, rewrites = _modes(model, inputs, options, progress)
+    except Unsupported as error:  # where no operator can be left to torch either, such as an argument's type
+        raise FuseError(f"{name} cannot be fused: {error}") from error
     labelled(modes)
     parameters = [p for p in inspect.signature(model.forward).parameters.values()]
     arguments, fixed = _arguments(parameters, inputs, modes[0].graph)
     progress("writing")
     request = Request(
-        source, name, modes, arguments, fixed, settings.digest(model), options.engine, options.precision,
+        source, name, modes, arguments, fixed, settings.digest(model), options.chosen_engine, options.precision,
         version=__version__, table=_table(modes), dtypes=options.dtypes,
     )  # fmt: skip
-    fused = Fused(write_file(request), modes, rewrites)
+    element = str(_element(modes[0].graph)).removeprefix("torch.")
+    fused = Fused(write_file(request), modes, rewrites, name, element, options, request)
     if options.strict and fused.unfused:
         listed = "\n".join(f"    {n}: {why}" for n, why in fused.unfused)
-        raise FuseError(f"these operators stay torch's, and --strict allows none:\n{listed}")
+        raise FuseError(f"{name}: these operators stay torch's, and --strict allows none:\n{listed}")
     return fused
 
 
 def fuse_problem(path: str | Path, options: FuseOptions | None = None, progress: Progress = lambda _: None) -> Fused:
     """The ModelNew text for a Problem file."""
     path = Path(path)
+    progress("loading")
     problem = load_problem(path)
-    module = problem.module
-    with torch.device("meta"):
-        inputs = module.get_inputs()
-        try:
-            model = module.Model(*module.get_init_inputs())
-        except Exception:  # some initialisers compute with values
-            model = None
-    if model is None:
-        model = module.Model(*module.get_init_inputs()).to("meta")
-    if not isinstance(inputs, (list, tuple)):
-        raise ProblemError(f"{path.name}: get_inputs() gives {type(inputs).__name__}, not a list")
-    return fuse_source(path.read_text(), path.name, model, inputs, options, progress)
+    inputs = pytree.tree_map_only(torch.Tensor, lambda t: t.to("meta"), problem.declared)
+    return fuse_source(path.read_text(), path.name, _on_meta(problem), inputs, options, progress)
+
+
+def _on_meta(problem: Problem) -> torch.nn.Module:
+    """The Model without memory for its parameters, as far as its initialiser can do without their values."""
+    try:
+        return problem.build(0, "meta")
+    except ProblemError:
+        raise
+    except Exception:  # noqa: BLE001  the same again with values says whose fault it is
+        pass
+    try:
+        return problem.build(0).to("meta")
+    except ProblemError:
+        raise
+    except Exception as error:  # noqa: BLE001  a Model may raise anything
+        where = error_line(error, problem.path.resolve())
+        raise ProblemError(f"Model of {problem.path.name} cannot be made: {type(error).__name__}: {error}{where}") from error
 
 
 def _modes(
@@ -127,9 +169,36 @@ def _modes(
         names = ["model"]
     modes = []
     for graph, name in zip(graphs, names):
-        progress(f"planning ({name})" if len(graphs) > 1 else "planning")
+        label = f" ({name})" if len(graphs) > 1 else ""
+        progress(f"rewriting{label}")
+        rewrites += [f"{sentence}{label}" for sentence in run_all(graph.module)]
+        progress(f"planning{label}")
         modes.append(_mode(graph, name, options))
+        _reachable(graph, model)
     return modes, rewrites
+
+
+def _reachable(graph: Graph, model: torch.nn.Module) -> None:
+    """Names of parameters and buffers as Python that reaches them from ``self``: ``layers.0.bias`` is no attribute."""
+    for key, source in graph.sources.items():
+        if source.kind != "input":
+            graph.sources[key] = replace(source, name=_path(model, source.name))
+    graph.updates = [_path(model, name) for name in graph.updates]
+
+
+def _path(model: torch.nn.Module, name: str) -> str:
+    owner: Any = model
+    path = ""
+    for part in name.split("."):
+        if part.isidentifier() and not keyword.iskeyword(part):
+            path += f".{part}"
+        elif path and part.isdigit() and hasattr(type(owner), "__getitem__"):  # Sequential and the lists
+            path += f"[{part}]"
+        else:
+            table = "_modules" if part in owner._modules else "_parameters" if part in owner._parameters else "_buffers"
+            path += f".{table}[{part!r}]"
+        owner = getattr(owner, part, None)
+    return path.removeprefix(".")
 
 
 def _has_modes(model: torch.nn.Module) -> bool:
@@ -143,9 +212,6 @@ def _text(graph: Graph) -> str:
 
 
 def _mode(graph: Graph, name: str, options: FuseOptions) -> Mode:
-    from crucible.graph.rewrites import run_all
-
-    run_all(graph.module)
     mode = _planned(graph, name, options, backward=not options.forward_only)
     if mode.joint.wanted:
         mode.inference = _planned(graph, name, options, backward=False)
@@ -156,13 +222,20 @@ def _planned(graph: Graph, name: str, options: FuseOptions, *, backward: bool) -
     joint = trace(graph, backward=backward)
     roles = [(_identifier(graph, n.name), graph.sources[n.name].kind) for n in graph.placeholders]
     roles += [(f"d_output{i}" if len(joint.tangible) > 1 else "d_output", "tangent") for i in joint.tangible]
-    program = lower(joint, _unique(roles))
-    plan = schedule(program, options.engine)
+    program = lower(joint, _unique(roles), _element(graph))
+    plan = schedule(program, options.chosen_engine)
     functors = {
         s.name: functor(s, program.buffers, _comment(s)) for s in plan.stages if not isinstance(s, Call)
     }
     arguments = [b for b in program.buffers.values() if b.role in ("parameter", "buffer", "input", "constant")]
     return Mode(name, graph, joint, plan, functors, {}, arguments)
+
+
+def _element(graph: Graph) -> torch.dtype:
+    """The floating type of the Model's tensors: what most of them have."""
+    values = [n.meta.get("val") for n in graph.placeholders]
+    types = Counter(v.dtype for v in values if isinstance(v, torch.Tensor) and v.is_floating_point())
+    return types.most_common(1)[0][0] if types else torch.float32
 
 
 def _identifier(graph: Graph, placeholder: str) -> str:
@@ -223,5 +296,15 @@ def _arguments(
     del graph
     return expressions, fixed
 
+
+class _Callable(ModuleType):
+    def __call__(self, module: Any, example_inputs: Any, **options: Any) -> Any:
+        """See ``crucible.fuse_module.fuse_module``."""
+        from crucible.fuse_module import fuse_module
+
+        return fuse_module(module, example_inputs, **options)
+
+
+sys.modules[__name__].__class__ = _Callable
 
 __all__ = ["FuseError", "FuseOptions", "Fused", "Plan", "fuse_problem", "fuse_source"]

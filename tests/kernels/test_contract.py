@@ -29,6 +29,7 @@ struct Product {
   accum *d, *counts, *means, *squares;
   Index Z, M, N, K, tiles;
   static constexpr bool a_along_k = A_K, b_along_k = B_K, statistics = STATISTICS;
+  static constexpr int group = 0;
   __host__ __device__ Index batches() const { return Z; }
   __host__ __device__ Index rows() const { return M; }
   __host__ __device__ Index cols() const { return N; }
@@ -54,6 +55,7 @@ struct Conv {
   accum* d;
   Index Z, O, C, H, W, HO, WO;
   static constexpr bool a_along_k = true, b_along_k = false, statistics = false;
+  static constexpr int group = 0;
   struct Pixel {
     Index at, h, w;
   };

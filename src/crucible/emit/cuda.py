@@ -319,6 +319,7 @@ def _contraction(stage: Contraction, buffers: Mapping[str, Buffer], comment: Ite
     body = [
         f"static constexpr bool a_along_k = {str(c.a_along_k).lower()}, b_along_k = {str(c.b_along_k).lower()}, "
         f"statistics = {str(stage.statistics is not None).lower()};",
+        f"static constexpr int group = {stage.statistics.group if stage.statistics is not None else 0};",
         f"__host__ __device__ Index batches() const {{ return {product(extents)}; }}",
         f"__host__ __device__ Index rows() const {{ return {c.rows.extent}; }}",
         f"__host__ __device__ Index cols() const {{ return {c.cols.extent}; }}",

@@ -336,10 +336,13 @@ def _module(request: Request) -> str:
         raise ValueError("Model has no forward() of its own")
     first = forward.body[0]
     document = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
-    start = first.end_lineno if document else first.lineno - 1
-    assert start is not None and forward.end_lineno is not None
-    indent = " " * first.col_offset
-    edited = lines[:start] + [indent + line if line else "" for line in body] + lines[forward.end_lineno :]
+    assert first.end_lineno is not None and forward.end_lineno is not None
+    indent = " " * (forward.col_offset + 4)
+    if document:
+        head = lines[: first.end_lineno]
+    else:  # the body may begin on the line of the signature
+        head = lines[: first.lineno - 1] + [lines[first.lineno - 1][: first.col_offset].rstrip()]
+    edited = [*head, *(indent + line if line else "" for line in body), *lines[forward.end_lineno :]]
     text = "\n".join(edited)
     text = re.sub(r"\bclass Model\b", "class ModelNew", text)
     text = re.sub(r"\bsuper\(Model,", "super(ModelNew,", text)

@@ -57,7 +57,7 @@ def trace(graph: Graph, *, backward: bool = True) -> Joint:
     from torch.fx.experimental.proxy_tensor import make_fx
 
     placeholders = graph.placeholders
-    fakes = [n.meta["val"] for n in placeholders]
+    fakes = [_on_cpu(n.meta["val"]) for n in placeholders]
     runner = _Forms(graph.module)
     wanted = [i for i, n in enumerate(placeholders) if backward and _differentiable(graph, n)]
     count = len(graph.updates)
@@ -65,7 +65,7 @@ def trace(graph: Graph, *, backward: bool = True) -> Joint:
     if not tangible:
         wanted = []
     with torch.no_grad():
-        tangents = [torch.empty_like(graph.outputs[i].meta["val"]) for i in tangible]
+        tangents = [_on_cpu(torch.empty_like(graph.outputs[i].meta["val"])) for i in tangible]
 
     def joint(primals: Sequence[Any], tangents: Sequence[torch.Tensor]) -> tuple[Any, ...]:
         leaves = [p.detach().requires_grad_(i in wanted) if torch.is_tensor(p) else p for i, p in enumerate(primals)]
@@ -80,9 +80,10 @@ def trace(graph: Graph, *, backward: bool = True) -> Joint:
             )
         return returned[:count], returned[count:], gradients
 
-    traced = make_fx(
-        joint, decomposition_table=decompositions(), tracing_mode="symbolic", _allow_non_fake_inputs=True
-    )(fakes, tangents)
+    with torch.backends.mkldnn.flags(enabled=False):  # operators of the CPU alone do not belong in the graph
+        traced = make_fx(
+            joint, decomposition_table=decompositions(), tracing_mode="symbolic", _allow_non_fake_inputs=True
+        )(fakes, tangents)
     traced.graph.eliminate_dead_code()
     holders = [n for n in traced.graph.nodes if n.op == "placeholder"]
     (last,) = [n for n in traced.graph.nodes if n.op == "output"]
@@ -90,6 +91,14 @@ def trace(graph: Graph, *, backward: bool = True) -> Joint:
     return Joint(
         traced.graph, holders[: len(fakes)], holders[len(fakes) :], updates, outputs, gradients, wanted, tangible
     )
+
+
+def _on_cpu(value: Any) -> Any:
+    """A fake tensor off the meta device: there, composite operators lose their derivatives (torch 2.13)."""
+    if not torch.is_tensor(value) or value.device.type != "meta":
+        return value
+    with value.fake_mode:
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cpu")
 
 
 def _regroup(returned: Any, updates: int, outputs: int) -> tuple[list[Any], list[Any], list[Any]]:
@@ -184,8 +193,10 @@ def _rms_norm(x: Any, shape: list[int], weight: Any = None, eps: float | None = 
     return y if weight is None else y * weight
 
 
-def _moving(old: torch.Tensor, new: torch.Tensor, momentum: float) -> torch.Tensor:
-    return old * (1 - momentum) + new.detach().reshape(old.shape) * momentum
+def _moving(old: torch.Tensor, new: torch.Tensor, momentum: float, count: Any) -> torch.Tensor:
+    """The running statistic after a batch; an empty batch changes nothing."""
+    moved = old * (1 - momentum) + new.detach().reshape(old.shape) * momentum
+    return torch.where(torch.full((), count, dtype=torch.int64, device=old.device) > 0, moved, old)
 
 
 def _batch_norm(x: Any, weight: Any, bias: Any, rm: Any, rv: Any, training: bool, momentum: float, eps: float) -> Any:
@@ -198,8 +209,8 @@ def _batch_norm(x: Any, weight: Any, bias: Any, rm: Any, rv: Any, training: bool
     y, mean, variance = _Normalise.apply(x, dims, eps)
     count = x.numel() // x.shape[1]
     y = _affine(y, weight, bias, _channels(x))
-    new_rm = rm if rm is None else _moving(rm, mean, momentum)
-    new_rv = rv if rv is None else _moving(rv, variance * (count / (count - 1)), momentum)
+    new_rm = rm if rm is None else _moving(rm, mean, momentum, count)
+    new_rv = rv if rv is None else _moving(rv, variance * (count / (count - 1)), momentum, count)
     return y, mean.reshape(-1), variance.reshape(-1), new_rm, new_rv
 
 
@@ -242,5 +253,7 @@ class _Forms(fx.Interpreter):
     """Runs the captured graph with our own forms of some operators."""
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if kwargs.get("device") == torch.device("meta"):
+            kwargs = {**kwargs, "device": torch.device("cpu")}
         form = FORMS.get(target)
         return form(*args, **kwargs) if form is not None else super().call_function(target, args, kwargs)

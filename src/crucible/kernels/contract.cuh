@@ -5,6 +5,7 @@
 //   static constexpr bool a_along_k;   neighbouring k are neighbours in memory for A (else neighbouring m)
 //   static constexpr bool b_along_k;   likewise for B (else neighbouring n)
 //   static constexpr bool statistics;  whether sink() is wanted
+//   static constexpr int group;        columns of one statistic: a power of two that divides cols() and the tile, or 0
 //   __host__ __device__ Index batches(), rows(), cols(), depth() const;
 //   __device__ Row a_row(Index z, Index m) const;          what a(row, k) must know of the row; a small plain struct
 //   __device__ accum a(const Row&, Index k) const;         an element, 0 where there is padding
@@ -14,7 +15,7 @@
 //   __device__ void sink(Index z, Index m, Index tile_n, accum count, accum mean, accum m2) const;
 // a, b, finish are called for elements in range only; finish once for each (z, m, n, split), by neighbouring threads
 // for neighbouring n: it applies the epilogue, stores, and returns the value that statistics are taken of. sink is
-// called once for each (z, m, tile of columns) with the count, mean and sum of squared deviations of finish's values.
+// called once for each (z, m, tile or group of columns) with the count, mean and sum of squared deviations of finish's values.
 //
 // Split s of `splits` sums a contiguous range of k (whole tiles); an empty range gives 0. Nothing depends on timing.
 // The engine (Simt, Mma) is a template argument. Each block computes one tile and, through the shared memory that the
@@ -43,9 +44,11 @@ __device__ __forceinline__ TilePlace tile_place(unsigned block, unsigned tiles_m
   return {static_cast<Index>(z), static_cast<Index>(first + rest % height), static_cast<Index>(rest / height)};
 }
 
-__device__ __forceinline__ accum warp_sum(accum x) {
+// The sum over LANES neighbouring lanes.
+template <int LANES>
+__device__ __forceinline__ accum lanes_sum(accum x) {
 #pragma unroll
-  for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
+  for (int step = LANES / 2; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
   return x;
 }
 
@@ -64,20 +67,30 @@ __device__ __forceinline__ void finish_row(const P& p, Index z, Index m, Index t
     kept[j] = n < count ? p.finish(z, m, n0 + n, split, values[n]) : accum(0);
   }
   if constexpr (P::statistics) {
-    accum sum = 0;
+    // LANES lanes take TAKES columns each of one statistic.
+    constexpr int LANES = P::group > 0 && P::group < 32 ? P::group : 32;
+    constexpr int TAKES = P::group == 0 ? EACH : larger(P::group / 32, 1);
+    static_assert(EACH % TAKES == 0, "a group of columns lies within a tile");
 #pragma unroll
-    for (int j = 0; j < EACH; ++j) sum += kept[j];
-    const accum near = warp_sum(sum) / static_cast<accum>(count);
-    accum off = 0, squares = 0;
+    for (int first = 0; first < EACH; first += TAKES) {
+      const accum size = static_cast<accum>(P::group > 0 ? P::group : count);
+      accum sum = 0;
 #pragma unroll
-    for (int j = 0; j < EACH; ++j) {
-      const accum d = lane + j * 32 < count ? kept[j] - near : accum(0);
-      off += d;
-      squares = fma(d, d, squares);
+      for (int j = first; j < first + TAKES; ++j) sum += kept[j];
+      const accum near = lanes_sum<LANES>(sum) / size;
+      accum off = 0, squares = 0;
+#pragma unroll
+      for (int j = first; j < first + TAKES; ++j) {
+        const accum d = lane + j * 32 < count ? kept[j] - near : accum(0);
+        off += d;
+        squares = fma(d, d, squares);
+      }
+      off = lanes_sum<LANES>(off) / size;
+      squares = lanes_sum<LANES>(squares) - size * off * off;
+      const int n = lane + first * 32;
+      if (lane % LANES == 0 && n < count)
+        p.sink(z, m, P::group > 0 ? (n0 + n) / larger(P::group, 1) : tile_n, size, near + off, squares);
     }
-    off = warp_sum(off) / static_cast<accum>(count);
-    squares = warp_sum(squares) - static_cast<accum>(count) * off * off;
-    if (lane == 0) p.sink(z, m, tile_n, static_cast<accum>(count), near + off, squares);
   }
 }
 

@@ -131,12 +131,13 @@ struct Mma {
   }
 
   template <int LINES, class S>
-  static __device__ __forceinline__ bool put(const S& staged, unsigned* panel) {
+  static __device__ __forceinline__ bool put(const S& staged, unsigned* panel, int stored) {
     bool odd = false;
 #pragma unroll
     for (int j = 0; j < S::RUN_COUNT; ++j)
 #pragma unroll
       for (int i = 0; i < S::LINE_COUNT; ++i) {
+        if (staged.line(i) >= stored) continue;
         const accum* from = staged.values[j][i];
         if constexpr (S::RUNS == WORDS) {
           const int word = staged.run(j), at = chunk_at<LINES>(staged.line(i), word / 4) + word % 4;
@@ -208,13 +209,18 @@ struct Mma {
 
   // The same tile by fused multiply-adds on the numbers put together again (grade Fp32).
   static __device__ __forceinline__ void multiply_odd_tile(Sums& sums, const unsigned* a_panel,
-                                                           const unsigned* b_panel) {
+                                                           const unsigned* b_panel, int rows) {
+    if (rows <= 0) return;
     const int a_line = warp_m() * WM + lane() / 4, b_line = warp_n() * WN + lane() % 4 * 2;
 #pragma unroll 1
     for (int word = 0; word < WORDS; ++word) {
       float a[MT][2], b[NT][2];
 #pragma unroll
       for (int i = 0; i < MT * 2; ++i) {
+        if (i / 2 * 16 >= rows) {
+          a[i / 2][i % 2] = 0;
+          continue;
+        }
         const unsigned* from = a_panel + chunk_at<BM>(a_line + i * 8, word / 4) + word % 4;
         a[i / 2][i % 2] = __uint_as_float(from[0]) + __uint_as_float(from[A_WORDS]);
       }
@@ -254,8 +260,10 @@ struct Mma {
     b.load(p, begin, end);
     // Rows of this warp that there are; none where its columns lie past the end.
     const int rows = warp_n() * WN < b.limit ? a.limit - warp_m() * WM : 0;
-    bool odd = put<BM>(a, panels);
-    odd |= put<BN>(b, panels + COPIES * A_WORDS);
+    // Lines that some warp multiplies: whole fragments of A, whole warps of B.
+    const int a_stored = (a.limit + 15) / 16 * 16, b_stored = (b.limit + WN - 1) / WN * WN;
+    bool odd = put<BM>(a, panels, a_stored);
+    odd |= put<BN>(b, panels + COPIES * A_WORDS, b_stored);
     odd = meet(odd);
 
     unsigned* current = panels;
@@ -267,12 +275,12 @@ struct Mma {
         b.load(p, k + BK, end);
       }
       if (odd)
-        multiply_odd_tile(sums, current, current + COPIES * A_WORDS);
+        multiply_odd_tile(sums, current, current + COPIES * A_WORDS, rows);
       else
         multiply_tile(sums, current, current + COPIES * A_WORDS, rows);
       if (!more) break;
-      odd = put<BM>(a, other);
-      odd |= put<BN>(b, other + COPIES * A_WORDS);
+      odd = put<BM>(a, other, a_stored);
+      odd |= put<BN>(b, other + COPIES * A_WORDS, b_stored);
       odd = meet(odd);
       unsigned* const swap = current;
       current = other;

@@ -44,28 +44,35 @@ struct Simt {
     to[0] = v.x, to[1] = v.y;
   }
 
+  // Rows come in groups of all threads' V; groups past the last row are neither stored nor multiplied.
+  static constexpr int GROUP = BM / TM * V;
+
   template <int LD, class S>
-  static __device__ __forceinline__ void put(const S& staged, accum* panel) {
+  static __device__ __forceinline__ void put(const S& staged, accum* panel, int stored) {
 #pragma unroll
     for (int j = 0; j < S::RUN_COUNT; ++j)
 #pragma unroll
-      for (int i = 0; i < S::LINE_COUNT; ++i) panel[staged.run(j) * LD + staged.line(i)] = staged.values[j][i][0];
+      for (int i = 0; i < S::LINE_COUNT; ++i)
+        if (staged.line(i) < stored) panel[staged.run(j) * LD + staged.line(i)] = staged.values[j][i][0];
   }
 
-  static __device__ __forceinline__ void multiply_tile(Sums& part, const accum* a_panel, const accum* b_panel) {
+  static __device__ __forceinline__ void multiply_tile(Sums& part, const accum* a_panel, const accum* b_panel, int rows) {
+    if (ty() * V >= rows) return;  // no row of this thread exists
     const accum* a_from = a_panel + ty() * V;
     const accum* b_from = b_panel + tx() * V;
 #pragma unroll
     for (int k = 0; k < BK; ++k) {
       accum a[TM], b[TN];
 #pragma unroll
-      for (int i = 0; i < TM; i += V) read(a + i, a_from + k * LDA + i / V * (BM / TM * V));
+      for (int i = 0; i < TM; i += V)
+        if (i / V * GROUP < rows) read(a + i, a_from + k * LDA + i / V * GROUP);
 #pragma unroll
       for (int j = 0; j < TN; j += V) read(b + j, b_from + k * LDB + j / V * (BN / TN * V));
 #pragma unroll
       for (int i = 0; i < TM; ++i)
+        if (i / V * GROUP < rows)
 #pragma unroll
-        for (int j = 0; j < TN; ++j) part.at[i][j] = fma(a[i], b[j], part.at[i][j]);
+          for (int j = 0; j < TN; ++j) part.at[i][j] = fma(a[i], b[j], part.at[i][j]);
     }
   }
 
@@ -82,8 +89,9 @@ struct Simt {
     b.place(p, z, n0);
     a.load(p, begin, end);
     b.load(p, begin, end);
-    put<LDA>(a, panels);
-    put<LDB>(b, panels + BK * LDA);
+    const int stored = (a.limit + GROUP - 1) / GROUP * GROUP;
+    put<LDA>(a, panels, stored);
+    put<LDB>(b, panels + BK * LDA, BN);
     __syncthreads();
 
     Sums part{};
@@ -96,7 +104,7 @@ struct Simt {
         a.load(p, k + BK, end);
         b.load(p, k + BK, end);
       }
-      multiply_tile(SPANS ? part : sums, current, current + BK * LDA);
+      multiply_tile(SPANS ? part : sums, current, current + BK * LDA, a.limit);
       depth += BK;
       if (SPANS && (depth == SPAN || !more)) {
         depth = 0;
@@ -106,8 +114,8 @@ struct Simt {
           for (int j = 0; j < TN; ++j) sums.at[i][j] += part.at[i][j], part.at[i][j] = 0;
       }
       if (!more) break;
-      put<LDA>(a, other);
-      put<LDB>(b, other + BK * LDA);
+      put<LDA>(a, other, stored);
+      put<LDB>(b, other + BK * LDA, BN);
       __syncthreads();
       accum* const swap = current;
       current = other;

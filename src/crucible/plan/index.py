@@ -52,7 +52,7 @@ class Quotient:
 
     @cached_property
     def _text(self) -> str:
-        return f"({self.top} / {self.bottom.factor()})"
+        return f"({self.top.factor()} / {self.bottom.factor()})"
 
     def __str__(self) -> str:
         return self._text

@@ -18,6 +18,7 @@ from crucible.plan.program import (
     Extern,
     Index,
     Keep,
+    Operation,
     Program,
     Reduce,
     Tensor,
@@ -26,7 +27,7 @@ from crucible.plan.program import (
     unflat,
 )
 from crucible.plan.symbols import Symbols
-from crucible.plan.value import Const, IndexValue, Load, Masked, Op, Result, SizeText, Value
+from crucible.plan.value import Const, IndexValue, Load, Masked, Op, Result, SizeText, Value, walk
 from crucible.plan.value import Inside as In
 
 aten = torch.ops.aten
@@ -210,8 +211,19 @@ class Lowering:
             source = Tensor(tensor.name, tensor.shape, tensor.dtype, tensor.element, tensor.cost, tensor.folds,
                             None, tensor.results, tensor.nodes)  # fmt: skip
             tensor.buffer, tensor.cost, tensor.folds = buffer, 0, False
-        self.operations.append(Keep(source, buffer, why))
+        # Operations between here and there may read it already: from now on they load what this stores.
+        self.operations.insert(self._earliest(source), Keep(source, buffer, why))
         return buffer
+
+    def _earliest(self, tensor: Tensor) -> int:
+        """Where among the operations everything is at hand that an element of a tensor is computed from."""
+        needed: set[str] = set()
+        for value in walk(tensor.at(self.new_vars(tensor.shape))):
+            if isinstance(value, Load):
+                needed.add(value.buffer)
+            elif isinstance(value, Result):
+                needed.add(value.source)
+        return max((k + 1 for k, o in enumerate(self.operations) if needed & _made(o)), default=0)
 
     def buffer_name(self, stem: str) -> str:
         name, k = stem, 1
@@ -293,6 +305,15 @@ class Lowering:
             return tensor.at(tuple(ZERO if d in dims else next(rest) for d in range(len(tensor.shape))))
 
         return Tensor(tensor.name, shape, tensor.dtype, element, tensor.cost, tensor.folds, None, tensor.results, tensor.nodes)
+
+
+def _made(operation: Operation) -> set[str]:
+    """The names by which values refer to what an operation makes."""
+    if isinstance(operation, Keep):
+        return {operation.buffer.name}
+    if isinstance(operation, Extern):
+        return {t.buffer.name for t in operation.results if t is not None and t.buffer is not None}
+    return {operation.name}
 
 
 def _op_name(node: fx.Node) -> str:

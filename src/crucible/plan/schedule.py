@@ -207,7 +207,8 @@ class Scheduler:
             if at >= self.floor and isinstance(self.stages[at], Contraction) and self._source(name) == name:
                 stage = self.stages[at]
                 assert isinstance(stage, Contraction)
-                if self._latest(seen.loads, seen.results, but=at) < at:
+                others = {x for x in seen.results if self.made_by[self._source(x)] == at} - {name}
+                if not others and self._latest(seen.loads, seen.results, but=at) < at:
                     best = at, stage
         return best
 
@@ -330,9 +331,8 @@ class Scheduler:
         value = self._in_epilogue(c, r.source)
         if value is None:
             return False
-        rank = len(c.shape)
-        if c.rule != "conv" or rank < 3:
-            return False
+        if c.rule != "conv" or len(c.shape) < 3:
+            return self._group_statistics(r, at, stage, value)
         # The outer index in terms of (sample, channel): pixels must not matter.
         sample, channel = self._fresh("s", c.shape[0]), self._fresh("c", c.shape[1])
         pixels = tuple(self._fresh("p", s) for s in c.shape[2:])
@@ -369,6 +369,31 @@ class Scheduler:
         length = self.program.hint(product(extents))
         self._row_stage(joined, _Seen(joined, (), {b.name for b in (count, mean, m2)}, set()), rows, extents,
                         32 if length <= 1024 else 256, False)  # fmt: skip
+        return True
+
+    def _group_statistics(self, r: Reduce, at: int, stage: Contraction, value: Value) -> bool:
+        """Moments of groups of neighbouring columns: each lies within a tile, so nothing is left to join."""
+        c = stage.contract
+        index = tuple(self._fresh("d", s) for s in c.shape)
+        full = unflat(flat(tuple(_plain(v) for v in index), c.shape), r.source.shape)
+        split = _rows_of([full[d] for d in r.kept], index)
+        if split is None or c.place[-1] != _plain(c.cols) or split.inner != [index[-1]]:
+            return False
+        group = split.extent(index[-1]).constant
+        if group is None or group < 2 or group & (group - 1) or stage.tile.cols % group:
+            return False
+        shape = r.outer_shape
+        count, mean, m2 = (self._buffer(f"{r.name}_{f}", shape, "accum") for f in ("count", "mean", "m2"))
+        block = self._fresh("block", c.cols.extent // group)
+        # The outer index, with the last part of the place replaced by the group's number.
+        at_place = {v: i for v, i in zip(index, (*c.place[:-1], _plain(block) * group))}
+        outer = [full[d].substitute(at_place) for d in r.kept]
+        stage.statistics = Statistics(r, value, count, mean, m2, flat(outer, shape), block, group)
+        stage.nodes.append(r.node)
+        self.made_by[r.name] = at
+        for part, b in enumerate((mean, m2, count)):
+            self.made_by[b.name] = at
+            self.homes[f"{r.name}/{part}"] = b
         return True
 
     # -- kept tensors
@@ -485,7 +510,8 @@ class Scheduler:
             stage = self.stages[self.made_by[name]]
             operation = self.operations[name]
             if isinstance(stage, Contraction):
-                assert isinstance(operation, Contract)
+                if not isinstance(operation, Contract):
+                    continue  # statistics are stored as they are taken
                 stage.stores.append(Store(buffer, flat(operation.place, operation.shape), Local("value", "f")))
             else:
                 assert isinstance(stage, Row) and isinstance(operation, Reduce)
@@ -501,6 +527,7 @@ class Scheduler:
             if self.made_by[name] == at:
                 stage = self.stages[at]
                 if isinstance(stage, Contraction):
+                    assert name == stage.contract.name, name
                     return Local("value", "f")
                 return Local(f"{name}_{v.part}", v.kind)
             return self._home(name, v.part, v.kind).load(v.index)

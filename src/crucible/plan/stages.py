@@ -55,7 +55,7 @@ class Row:
 
 @dataclass
 class Statistics:
-    """Moments of each tile's columns, for every row of a contraction: (count, mean, m2)."""
+    """Moments of each tile's columns (or of each group of them), for every row of a contraction: (count, mean, m2)."""
 
     reduce: Reduce
     value: Value
@@ -64,6 +64,7 @@ class Statistics:
     m2: Buffer
     index: Int  # of the partial result, with the tile as a variable
     tile: Var
+    group: int = 0  # columns of one statistic; 0 for a tile's
 
 
 @dataclass

@@ -190,7 +190,8 @@ int run_launch(const csim_launch_info& info) {
     launch = &l;
     active_hot = config.checked ? &hot : nullptr;
     in_runtime = false;
-    watchdog_start(config.kernel_seconds);
+    // Large operands take their time: a second more for every 8 MB in use.
+    watchdog_start(config.kernel_seconds + double(arena.bytes_in_use()) / 8e6);
     const uint64_t before = hot.accesses;
     run_grid(l);
     watchdog_stop();

@@ -122,10 +122,28 @@ template <class A, class B, Acc ACC, int M, int K, class R> struct Multiply {
                     b[g][k] = B::at(s->b[kb], i);
                 }
         }
+        // Rows of zeros add nothing to a sum where the other operand is finite: most rows of a ragged last tile.
+        bool idle[M] = {};
+        if constexpr (ACC == Acc::f32) {
+            Value spread = 0;
+            for (int n = 0; n < 8; ++n)
+                for (int k = 0; k < K; ++k) spread += b[n][k] * 0;  // nan where one is inf or nan
+            for (int m = 0; m < M && spread == 0; ++m) {
+                idle[m] = true;
+                for (int k = 0; k < K; ++k) idle[m] = idle[m] && a[m][k] == 0;
+            }
+        }
         for (int lane = 0; lane < 32; ++lane) {
             auto* s = static_cast<Slot<R>*>(slots[lane]);
             int g = lane >> 2, t = lane & 3;
             for (int half = 0; half < HALVES; ++half) {
+                const Value same[2] = {accumulator(s->c, half, 0), accumulator(s->c, half, 1)};
+                // Only -0 could change, by a product of +0.
+                if (idle[g + 8 * half] && (same[0] != 0 || !std::signbit((double)same[0])) &&
+                    (same[1] != 0 || !std::signbit((double)same[1]))) {
+                    finish(s->d, half, same, s->saturate);
+                    continue;
+                }
                 Value sum[2];
                 for (int j = 0; j < 2; ++j) {
                     sum[j] = accumulator(s->c, half, j);

@@ -1,0 +1,291 @@
+"""What a plan is and why: kernels with what they absorb, read, write and cost, and what stayed torch's. Text and JSON."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from crucible.emit.host import Mode
+from crucible.fuse import Fused
+from crucible.plan.cost import Cost, bound, stage_cost
+from crucible.plan.gpus import Gpu
+from crucible.plan.program import Program
+from crucible.plan.schedule import Plan
+from crucible.plan.stages import Call, Contraction, Map, Row, Stage
+
+SCHEMA = 1
+KINDS = {Contraction: "contraction", Row: "walk", Map: "map", Call: "torch"}
+PLURALS = {"contraction": "contractions", "walk": "walks", "map": "maps", "torch": "torch operators"}
+# A kernel that moves and computes less than this part of its pass is one that starts or finishes another's work.
+SMALL = 0.02
+WIDTH = 118
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A buffer that a kernel touches, at the declared sizes."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel, or one operator of torch's, of a pass."""
+
+    name: str
+    mode: str
+    direction: str  # "forward" or "backward"
+    kind: str  # "contraction", "walk", "map" or "torch"
+    absorbs: tuple[str, ...]
+    reads: tuple[Tensor, ...]
+    writes: tuple[Tensor, ...]
+    operations: int
+    bytes: int
+    seconds: float  # at the speed of light; zero for torch's own, whose operations are not counted
+    bound: str
+    launches: int
+    small: bool
+    reason: str = ""  # why it is torch's
+
+    @property
+    def ours(self) -> bool:
+        return self.kind != "torch"
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Forward, backward, or forward without anything kept for a backward, of one mode."""
+
+    mode: str
+    direction: str  # "forward", "backward" or "inference"
+    kernels: tuple[Kernel, ...]
+
+    @property
+    def seconds(self) -> float:
+        return sum(k.seconds for k in self.kernels)
+
+    @property
+    def bytes(self) -> int:
+        return sum(k.bytes for k in self.kernels)
+
+    @property
+    def operations(self) -> int:
+        return sum(k.operations for k in self.kernels)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many of each kind, the small ones apart."""
+        found: dict[str, int] = {}
+        for kind in PLURALS:
+            number = sum(1 for k in self.kernels if k.kind == kind and not k.small)
+            if number:
+                found[kind] = number
+        return found
+
+    @property
+    def small(self) -> list[Kernel]:
+        return [k for k in self.kernels if k.small]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Everything there is to say about what was fused, for one GPU."""
+
+    model: str
+    element: str
+    engine: str
+    precision: str
+    gpu: Gpu
+    inputs: tuple[Tensor, ...]
+    passes: tuple[Pass, ...]
+    unfused: tuple[tuple[str, str], ...]
+    rewrites: tuple[str, ...]
+    modes: tuple[str, ...] = field(default_factory=tuple)
+
+    def to_json(self) -> dict[str, Any]:
+        """A document with plain types only; ``schema`` counts up when a key changes its meaning."""
+        return {
+            "schema": SCHEMA,
+            "model": self.model,
+            "element": self.element,
+            "engine": self.engine,
+            "precision": self.precision,
+            "gpu": asdict(self.gpu),
+            "inputs": [asdict(t) for t in self.inputs],
+            "passes": [
+                {
+                    "mode": p.mode,
+                    "direction": p.direction,
+                    "counts": p.counts,
+                    "small": [k.name for k in p.small],
+                    "bytes": p.bytes,
+                    "operations": p.operations,
+                    "seconds": p.seconds,
+                    "kernels": [asdict(k) for k in p.kernels],
+                }
+                for p in self.passes
+            ],
+            "unfused": [{"operator": name, "reason": reason} for name, reason in self.unfused],
+            "rewrites": list(self.rewrites),
+        }
+
+
+def explain(fused: Fused, gpu: Gpu) -> Explanation:
+    """The explanation of what was fused, with times for one GPU."""
+    passes: list[Pass] = []
+    for mode in fused.modes:
+        passes.append(_pass(fused, mode, mode.plan, "forward", gpu))
+        if mode.plan.backward_stages:
+            passes.append(_pass(fused, mode, mode.plan, "backward", gpu))
+        if mode.inference is not None:
+            passes.append(_pass(fused, mode.inference, mode.inference.plan, "inference", gpu))
+    program = fused.modes[0].plan.program
+    inputs = [_tensor(program, b.name, fused.element) for b in program.buffers.values() if b.role == "input"]
+    return Explanation(
+        fused.name, fused.element, fused.options.chosen_engine, fused.options.precision, gpu, tuple(inputs), tuple(passes),
+        tuple(fused.unfused), tuple(fused.rewrites), tuple(m.name for m in fused.modes),
+    )  # fmt: skip
+
+
+def _pass(fused: Fused, mode: Mode, plan: Plan, direction: str, gpu: Gpu) -> Pass:
+    stages = plan.backward_stages if direction == "backward" else plan.forward_stages
+    costs = [stage_cost(s, plan.program, fused.element) for s in stages]
+    whole = Cost({"": sum(c.bytes for c in costs)}, pointwise=sum(c.operations for c in costs))
+    kernels = [_kernel(fused, mode, s, c, whole, direction, gpu) for s, c in zip(stages, costs)]
+    return Pass(mode.name, direction, tuple(kernels))
+
+
+def _kernel(fused: Fused, mode: Mode, stage: Stage, cost: Cost, whole: Cost, direction: str, gpu: Gpu) -> Kernel:
+    program = mode.plan.program
+    call = isinstance(stage, Call)
+    least = bound(cost, gpu, fused.options.chosen_engine, fused.options.precision, fused.element)
+    small = not call and cost.bytes < SMALL * whole.bytes and cost.operations < SMALL * max(whole.operations, 1)
+    return Kernel(
+        name=str(stage.extern.node.target) if isinstance(stage, Call) else mode.labels[stage.name],
+        mode=mode.name,
+        direction=direction,
+        kind=KINDS[type(stage)],
+        absorbs=tuple(dict.fromkeys(stage.nodes)),
+        reads=tuple(_tensor(program, n, fused.element, b) for n, b in cost.reads.items()),
+        writes=tuple(_tensor(program, n, fused.element, b) for n, b in cost.writes.items()),
+        operations=cost.operations,
+        bytes=cost.bytes,
+        seconds=0.0 if call else least.seconds,
+        bound="" if call else least.by,
+        launches=0 if call else 2 if isinstance(stage, Row) and stage.split else 1,
+        small=small,
+        reason=stage.extern.reason if isinstance(stage, Call) else "",
+    )
+
+
+def _tensor(program: Program, name: str, element: str, moved: int | None = None) -> Tensor:
+    from crucible.plan.cost import item_bytes
+
+    buffer = program.buffers[name]
+    shape = tuple(program.hint(s) for s in buffer.shape)
+    sums = "float64" if element == "float64" else "float32"
+    dtype = {"scalar": element, "accum": sums}.get(buffer.dtype, buffer.dtype)
+    if moved is None:
+        moved = program.hint(buffer.numel) * item_bytes(buffer.dtype, element)
+    return Tensor(name, shape, dtype, moved)
+
+
+# -- numbers as people write them
+
+
+def amount(count: int) -> str:
+    """Bytes: 256 B, 147 kB, 2147 MB."""
+    if count < 1000:
+        return f"{count} B"
+    return f"{count / 1e3:.3g} kB" if count < 1e6 else f"{count / 1e6:.4g} MB"
+
+
+def gflop(operations: int) -> str:
+    """Operations, in GFLOP: four digits at most, and never a bare zero for something."""
+    value = operations / 1e9
+    return "0" if not operations else "<0.01" if value < 0.01 else f"{value:.2f}" if value < 100 else f"{value:.0f}"
+
+
+def least(seconds: float) -> str:
+    return f"{seconds * 1e6:.2f} us" if seconds < 1e-4 else f"{seconds * 1e3:.3f} ms"
+
+
+def count_text(p: Pass) -> str:
+    """``2 kernels (1 contraction, 1 walk)``, with torch's own and the small ones apart."""
+    ours = {k: n for k, n in p.counts.items() if k != "torch"}
+    total = sum(ours.values())
+    parts = [f"{n} {k if n == 1 else PLURALS[k]}" for k, n in ours.items()]
+    text = f"{total} kernel{'' if total == 1 else 's'}" + (f" ({', '.join(parts)})" if parts else "")
+    if p.small:
+        text += f", {len(p.small)} small"
+    if "torch" in p.counts:
+        text += f", {p.counts['torch']} operator{'' if p.counts['torch'] == 1 else 's'} left to torch"
+    return text
+
+
+def title(p: Pass, modes: int) -> str:
+    word = {"forward": "forward", "backward": "backward", "inference": "forward without gradients"}[p.direction]
+    return f"{word} ({p.mode})" if modes > 1 else word
+
+
+# -- text
+
+
+def explain_text(fused: Fused, gpu: Gpu) -> str:
+    """The explanation as plain text: the same for the same Model, options and GPU."""
+    e = explain(fused, gpu)
+    lines = [f"{e.model}: engine {e.engine}, precision {e.precision}"]
+    shapes = ", ".join(f"{t.name} {t.shape}" for t in e.inputs)
+    lines += _wrapped("sizes: ", f"{shapes or 'no tensors'}, in {e.element}")
+    lines.append(f"speed of light: {gpu.title}, {gpu.bandwidth:g} GB/s, {gpu.fp32:g} TFLOP/s in float32"
+                 + (f", {gpu.tf32:g} in TF32" if gpu.tf32 else ""))  # fmt: skip
+    for p in e.passes:
+        lines += ["", f"{title(p, len(e.modes))}: {count_text(p)}, {_total(p)}"]
+        if p.direction == "inference" and _same_work(p, e):
+            lines.append("  as forward, with nothing kept for a backward pass")
+            continue
+        for k in p.kernels:
+            lines += _kernel_lines(k)
+    lines += ["", "not fused:" if e.unfused else "not fused: nothing"]
+    for name, reason in e.unfused:
+        lines += _wrapped(f"  {name}: ", reason)
+    lines += ["", "rewrites:" if e.rewrites else "rewrites: none"]
+    for sentence in e.rewrites:
+        lines += _wrapped("  ", sentence)
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def _total(p: Pass) -> str:
+    if not any(k.ours for k in p.kernels):
+        return amount(p.bytes)
+    return f"{gflop(p.operations)} GFLOP, {amount(p.bytes)}, at least {least(p.seconds)}"
+
+
+def _same_work(p: Pass, e: Explanation) -> bool:
+    """Whether inference has the kinds of kernels that forward has, absorbing the same."""
+    forward = next(f for f in e.passes if f.mode == p.mode and f.direction == "forward")
+    return [(k.kind, k.absorbs) for k in p.kernels] == [(k.kind, k.absorbs) for k in forward.kernels]
+
+
+def _kernel_lines(k: Kernel) -> list[str]:
+    notes = [k.kind if k.ours else "torch's own"]
+    notes += ["small"] if k.small else []
+    notes += ["a second launch joins the parts of long rows"] if k.launches == 2 else []
+    lines = _wrapped(f"  {k.name:<12} ", f"{', '.join(k.absorbs)}  [{'; '.join(notes)}]")
+    lines += _wrapped("      reads  ", ", ".join(f"{t.name} {amount(t.bytes)}" for t in k.reads) or "nothing")
+    lines += _wrapped("      writes ", ", ".join(f"{t.name} {amount(t.bytes)}" for t in k.writes) or "nothing")
+    if k.ours:
+        lines.append(f"      {gflop(k.operations)} GFLOP, {amount(k.bytes)}, at least {least(k.seconds)} ({k.bound})")
+    else:
+        lines += _wrapped("      because ", k.reason)
+    return lines
+
+
+def _wrapped(head: str, text: str) -> list[str]:
+    indent = " " * len(head) if len(head) < 24 else "      "
+    return textwrap.wrap(text, WIDTH, initial_indent=head, subsequent_indent=indent, break_long_words=False,
+                         break_on_hyphens=False) or [head]  # fmt: skip
