@@ -8,7 +8,7 @@ WORKERS ?= 2
 .PHONY: demo test quick exhaustive lint gpu setup clean help
 
 help:
-	@echo "make demo    prove a shipped candidate for one of the problems, without a GPU"
+	@echo "make demo    fuse one of the problems and prove the result, in the simulator if there is no GPU"
 	@echo "make test    linters, types and all tests that need no GPU"
 	@echo "make quick   linters, types and the tests that take seconds"
 	@echo "make exhaustive   the hostile files against every reference problem"
@@ -23,8 +23,9 @@ setup: .venv/.stamp
 	@tools/setup.sh
 
 demo: setup
-	$(PY) -m crucible prove problems/conv_transpose2d_gelu_group_norm.py \
-		examples/proven/conv_transpose2d_gelu_group_norm.py --device sim
+	@mkdir -p build
+	$(PY) -m crucible fuse problems/conv_transpose2d_gelu_group_norm.py --explain \
+		-o build/conv_transpose2d_gelu_group_norm_new.py
 
 lint: setup
 	$(PY) -m ruff check .
@@ -43,5 +44,5 @@ gpu: setup
 	$(PY) -m pytest -m gpu
 
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .scratch src/*.egg-info
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .scratch build src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

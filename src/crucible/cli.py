@@ -1,12 +1,15 @@
-"""The command line: ``crucible prove``, ``crucible doctor``."""
+"""The command line: ``crucible fuse``, ``crucible prove``, ``crucible doctor``."""
 
 from __future__ import annotations
 
+import os
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from crucible import __version__
 
@@ -14,7 +17,9 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Prove that a ModelNew computes what its reference computes: with or without a GPU.",
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Fuse a PyTorch Model into CUDA kernels, and prove that they compute what it computes: with or without a GPU.",
 )
 
 
@@ -29,6 +34,148 @@ def root(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which.")] = False,
 ) -> None:
     """crucible."""
+
+
+@app.command()
+def fuse(
+    model: Annotated[Path, typer.Argument(metavar="MODEL.py", help="a file with Model, get_inputs, get_init_inputs")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="NEW.py", help="[default: MODEL_new.py beside MODEL.py]")
+    ] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="print the plan: every kernel and what it costs")] = False,
+    gpu: Annotated[
+        str | None, typer.Option(metavar="NAME", help="whose speed of light [default: the GPU present, else h200]")
+    ] = None,
+    engine: Annotated[
+        str, typer.Option(help="mma: tensor cores from sm_80 on; simt: ordinary cores; auto: mma, simt where it must")
+    ] = "auto",
+    precision: Annotated[
+        str, typer.Option(help="torch: as its TF32 switches say at run time; fp32: no TF32; tf32: always")
+    ] = "torch",
+    dtype: Annotated[
+        str | None,
+        typer.Option(help="types the file takes and is proven in, a,b,.. [default: all; proven in the Model's own]"),
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="refuse if any operator would stay torch's")] = False,
+    forward_only: Annotated[bool, typer.Option("--forward-only", help="inference only: no backward kernels")] = False,
+    force: Annotated[bool, typer.Option("--force", help="overwrite a file that crucible did not write")] = False,
+    no_prove: Annotated[bool, typer.Option("--no-prove", help="write the file and stop there")] = False,
+    device: Annotated[
+        str | None, typer.Option(help="prove on cuda, or sim for the simulator [default: a GPU if there is one]")
+    ] = None,
+    arch: Annotated[str | None, typer.Option(help="also compile for `all` architectures, or for sm_..")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="a shorter proof: fewer trials, sizes and ranges")] = False,
+    seed: Annotated[int | None, typer.Option(help="of the proof [default: a new one, shown in the verdict]")] = None,
+    trials: Annotated[int, typer.Option(help="of the proof: forward trials with different seeds")] = 3,
+    timeout: Annotated[float, typer.Option(help="of the proof: seconds for any one step")] = 120.0,
+    sanitize: Annotated[bool, typer.Option("--sanitize", help="on a GPU: prove under compute-sanitizer too")] = False,
+    json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="write plan and proof there")] = None,
+) -> None:
+    """Turn MODEL.py's Model into a self-contained file with fused CUDA kernels, forward and backward, and prove it.
+
+    The file imports torch alone, takes any batch and image size that the Model takes, and says in its header which
+    operator went into which kernel and what was proven.
+
+    \b
+    Examples:
+      crucible fuse model.py                       writes and proves model_new.py
+      crucible fuse model.py --explain --no-prove  shows what would be fused, and why not more
+      crucible fuse model.py -o fast.py --strict   refuses if torch keeps any of the work
+      crucible fuse model.py --dtype float16 --forward-only --device sim
+      crucible fuse model.py --explain --gpu a100  with the least times of another GPU
+
+    Exit code: 0 written and proven (or --no-prove), 1 written but refuted, 2 could not.
+    """
+    errors = Console(stderr=True)
+    from crucible.report.progress import Progress
+
+    proof_options: dict[str, Any] = {
+        "device": device, "arch": arch, "quick": quick, "trials": trials, "timeout": timeout, "sanitize": sanitize,
+    }  # fmt: skip
+    if seed is not None:
+        proof_options["seed"] = seed
+
+    def complain(error: object) -> typer.Exit:
+        errors.print(f"crucible fuse: {error}", style="red", highlight=False, markup=False)
+        return typer.Exit(2)
+
+    warnings.filterwarnings("ignore", module="torch")  # of torch about itself
+    if json is not None and (json.is_dir() or not json.parent.is_dir()):
+        raise complain(f"{json} cannot be written: {'it is a folder' if json.is_dir() else 'there is no such folder'}")
+    try:
+        with Progress(errors, "crucible fuse") as progress:
+            progress.say("starting", "")
+            from crucible.fuse import FuseError
+            from crucible.fuse_to_file import FusedFile, fuse_file
+            from crucible.graph.capture import CaptureError
+            from crucible.problem import ProblemError
+
+            def planned(made: FusedFile) -> None:
+                """What is known before the proof, which takes a while."""
+                from crucible.report.plan_table import show_plan, show_summary
+
+                (show_plan if explain else show_summary)(made.explained, Console())
+                Console().print()
+
+            try:
+                made = fuse_file(
+                    model, output, engine=engine, precision=precision, dtype=dtype, strict=strict, gpu=gpu,
+                    forward_only=forward_only, force=force, prove=not no_prove, planned=planned,
+                    progress=progress.say, **proof_options,
+                )  # fmt: skip
+            except CaptureError as error:
+                raise complain(f"{model.name}: {error}") from None
+            except (FuseError, ProblemError, ValueError, OSError) as error:
+                if debugging():
+                    raise
+                raise complain(error) from None
+            except Exception as error:  # noqa: BLE001  a defect of ours, which is no reason to fill the screen
+                if debugging():
+                    raise
+                raise complain(
+                    f"{model.name} could not be fused, and crucible does not know better why than this: "
+                    f"{type(error).__name__}: {str(error).strip() or 'no message'}. {TRACEBACK_VARIABLE}=1 shows where"
+                ) from None
+    except KeyboardInterrupt:
+        errors.print("crucible fuse: interrupted")
+        raise typer.Exit(130) from None
+    console = Console()
+    _show_proofs(made, console)
+    if json is not None:
+        from json import dumps
+
+        from crucible.fuse_to_file import write_atomically
+        from crucible.prove.proof import plain
+
+        try:
+            write_atomically(json, dumps(plain(made.to_json()), indent=2, allow_nan=False) + "\n")
+        except FuseError as error:
+            raise complain(error) from None
+    raise typer.Exit(made.exit_code)
+
+
+def _show_proofs(made: Any, console: Console) -> None:
+    """The verdicts, then where the file is; a file that is not proven is named so."""
+    from crucible.report.terminal import show
+
+    for proof in made.proofs:
+        show(proof, console)
+        console.print()
+    if made.proof is None:
+        words, style = "written, not proven (--no-prove)", "yellow"
+    elif made.proof.ok:
+        words, style = "written and proven", "bold green"
+    else:
+        words, style = "written, but NOT proven", "bold red"
+    console.print(f"[{style}]{words}:[/] {escape(str(made.path))}", soft_wrap=True, highlight=False)
+
+
+TRACEBACK_VARIABLE = "CRUCIBLE_TRACEBACK"
+
+
+def debugging() -> bool:
+    """Whether whoever runs this wants tracebacks instead of sentences."""
+    return bool(os.environ.get(TRACEBACK_VARIABLE))
 
 
 @app.command()

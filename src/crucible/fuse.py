@@ -74,7 +74,7 @@ class Fused:
     modes: list[Mode]
     rewrites: list[str] = field(default_factory=list)
     name: str = ""  # of the Model's file
-    element: str = "float32"  # the type that the Model was captured in
+    element: str = "float32"  # the Model's own type, or the first of those asked for: figures are for this one
     options: FuseOptions = field(default_factory=FuseOptions)
     request: Request | None = None
 
@@ -97,9 +97,12 @@ class Fused:
 
 def fuse_source(
     source: str, name: str, model: torch.nn.Module, inputs: Sequence[Any], options: FuseOptions | None = None,
-    progress: Progress = lambda _: None,
+    progress: Progress = lambda _: None, *, digest: str | None = None,
 ) -> Fused:  # fmt: skip
-    """The ModelNew text for a module whose class is ``Model`` in ``source``. Inputs may live on the meta device."""
+    """The ModelNew text for a module whose class is ``Model`` in ``source``. Inputs may live on the meta device.
+
+    ``digest`` is what the text checks the module's configuration against; an empty one leaves that to the caller.
+    """
     options = options or FuseOptions()
     progress("capturing")
     try:
@@ -107,14 +110,15 @@ def fuse_source(
     except Unsupported as error:  # where no operator can be left to torch either, such as an argument's type
         raise FuseError(f"{name} cannot be fused: {error}") from error
     labelled(modes)
-    parameters = [p for p in inspect.signature(model.forward).parameters.values()]
-    arguments, fixed = _arguments(parameters, inputs, modes[0].graph)
+    arguments, fixed = _arguments(list(inspect.signature(model.forward).parameters.values()), inputs)
     progress("writing")
+    digest = settings.digest(model) if digest is None else digest
     request = Request(
-        source, name, modes, arguments, fixed, settings.digest(model), options.chosen_engine, options.precision,
+        source, name, modes, arguments, fixed, digest, options.chosen_engine, options.precision,
         version=__version__, table=_table(modes), dtypes=options.dtypes,
     )  # fmt: skip
-    element = str(_element(modes[0].graph)).removeprefix("torch.")
+    captured = str(_element(modes[0].graph)).removeprefix("torch.")
+    element = captured if captured in options.dtypes else options.dtypes[0]
     fused = Fused(write_file(request), modes, rewrites, name, element, options, request)
     if options.strict and fused.unfused:
         listed = "\n".join(f"    {n}: {why}" for n, why in fused.unfused)
@@ -145,7 +149,8 @@ def _on_meta(problem: Problem) -> torch.nn.Module:
         raise
     except Exception as error:  # noqa: BLE001  a Model may raise anything
         where = error_line(error, problem.path.resolve())
-        raise ProblemError(f"Model of {problem.path.name} cannot be made: {type(error).__name__}: {error}{where}") from error
+        what = f"{type(error).__name__}: {error}{where}"
+        raise ProblemError(f"Model of {problem.path.name} cannot be made: {what}") from error
 
 
 def _modes(
@@ -244,7 +249,7 @@ def _identifier(graph: Graph, placeholder: str) -> str:
 
 
 def _unique(roles: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    taken = {"dtype", "device", "stream", "kernels", "parts", "splits", "made", "saved", "sizes", "needs", "torch", "nn", "self"}
+    taken = set("dtype device stream kernels parts splits made saved sizes needs torch nn self".split())
     out = []
     for name, role in roles:
         while name in taken or not name.isidentifier():
@@ -273,7 +278,7 @@ def _table(modes: Sequence[Mode]) -> list[str]:
 
 
 def _arguments(
-    parameters: Sequence[inspect.Parameter], inputs: Sequence[Any], graph: Graph
+    parameters: Sequence[inspect.Parameter], inputs: Sequence[Any]
 ) -> tuple[list[str], list[tuple[str, Any]]]:
     """How each flattened input is reached from forward()'s parameters, and the parameters with a fixed value."""
     leaves, _ = pytree.tree_flatten_with_path(tuple(inputs))
@@ -284,16 +289,14 @@ def _arguments(
         elif p.kind is not inspect.Parameter.VAR_KEYWORD:
             names.append(p.name)
     expressions, fixed = [], []
-    for position, (path, value) in enumerate(leaves):
-        expression = names[path[0].idx] + pytree.keystr(path[1:])
+    for path, value in leaves:
+        expression = names[path[0].idx] + pytree.keystr(path[1:])  # type: ignore[attr-defined]
         expressions.append(expression)
         if not isinstance(value, torch.Tensor):
             fixed.append((expression, value))
-        del position
     for p in parameters[len(inputs) :]:
         if p.kind in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY):
             fixed.append((p.name, p.default))
-    del graph
     return expressions, fixed
 
 

@@ -147,7 +147,7 @@ def _compared_at(job: dict[str, Any], names: dict[str, Any], shapes: Shapes, tra
         quiet = _quiet(names, reference, training)
     except RuntimeError as error:
         found = device.reports()
-        if "ModelNew: expected" in str(error) and shapes != job["shapes"]:
+        if str(error).startswith(("ModelNew: expected", "ModelNew: made for sizes")) and shapes != job["shapes"]:
             return ""  # refuses sizes that it was not made for, and says so
         return f"{error}\n{found[0] if found else ''}"
     if found := device.reports():

@@ -12,7 +12,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,36 +54,54 @@ class Simulated:
         self.process.wait()
 
     def check(self, jobs: Sequence[Job], batch: int = BATCH) -> list[Verdict]:
+        """Verdicts in order. While the worker builds and runs one batch, the next is fused here."""
         verdicts: list[Verdict] = []
+        waiting: list[Verdict] = []
         for start in range(0, len(jobs), batch):
-            verdicts += self._batch(jobs[start : start + batch])
-        return verdicts
+            fused, asked = _fused(jobs[start : start + batch])
+            if waiting:
+                verdicts += self._answered(waiting)
+            self._ask(asked)
+            self._asked, waiting = asked, fused
+        return verdicts + (self._answered(waiting) if waiting else [])
 
-    def _batch(self, jobs: Sequence[Job]) -> list[Verdict]:
-        verdicts: dict[int, Verdict] = {}
-        asked: dict[int, dict[str, Any]] = {}
-        for k, job in enumerate(jobs):
-            try:
-                fused = fuse_job(job)
-            except Exception:
-                verdicts[k] = Verdict(False, f"fuse failed:\n{traceback.format_exc(limit=-6)}")
-                continue
-            asked[k] = {**asdict(job), "shapes": [list(s) for s in job.shapes], "file": _file(fused)}
-            verdicts[k] = Verdict(True, "", fused.unfused)
-        for k, wrong in zip(asked, self._ask(list(asked.values()))):
-            verdicts[k] = Verdict(not wrong, wrong, verdicts[k].unfused)
-        return [verdicts[k] for k in range(len(jobs))]
+    def _answered(self, waiting: list[Verdict]) -> list[Verdict]:
+        wrong = iter(self._answer(self._asked))
+        return [replace(v, ok=not w, problem=w) if v.ok and (w := next(wrong)) is not None else v for v in waiting]
 
-    def _ask(self, asked: list[dict[str, Any]]) -> list[str]:
-        assert self.process.stdin is not None and self.process.stdout is not None
+    def _ask(self, asked: list[dict[str, Any]]) -> None:
+        assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(asked) + "\n")
         self.process.stdin.flush()
+
+    def _answer(self, asked: list[dict[str, Any]]) -> list[str]:
+        assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if line:
             return list(json.loads(line))
-        code = self.process.wait()  # a kernel took the process with it
+        code = self.process.wait()  # a kernel took the process with it: which one?
         self.__enter__()
-        return [f"the worker died with status {code}"] if len(asked) == 1 else [w for a in asked for w in self._ask([a])]
+        if len(asked) == 1:
+            return [f"the worker died with status {code}"]
+        wrong = []
+        for one in asked:
+            self._ask([one])
+            wrong += self._answer([one])
+        return wrong
+
+
+def _fused(jobs: Sequence[Job]) -> tuple[list[Verdict], list[dict[str, Any]]]:
+    """What is known after fusing, and the requests for the files that there are."""
+    verdicts, asked = [], []
+    for job in jobs:
+        try:
+            made = fuse_job(job)
+        except Exception:
+            verdicts.append(Verdict(False, f"fuse failed:\n{traceback.format_exc(limit=-6)}"))
+            continue
+        verdicts.append(Verdict(True, "", made.unfused))
+        asked.append({**asdict(job), "shapes": [list(s) for s in job.shapes], "file": _file(made)})
+    return verdicts, asked
 
 
 def fuse_job(job: Job) -> Fused:

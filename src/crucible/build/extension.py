@@ -188,7 +188,11 @@ def binding_library(timeout: float = 600.0) -> Path:
     return cache.entry("binding", key, build) / "crucible_binding.so"
 
 
-def _unit(module: str, chunks: tuple[Chunk, ...], binding: str) -> str:
+# A module that only lists plain functions needs nothing of pybind11, and its headers would triple the compile.
+_PYBIND11_HEADER = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<pybind11/pybind11\.h>", re.M)
+
+
+def _unit(module: str, chunks: tuple[Chunk, ...], binding: str, flavour: Flavour) -> str:
     from crucible.sim.source import rewrite
 
     parts = [
@@ -198,7 +202,8 @@ def _unit(module: str, chunks: tuple[Chunk, ...], binding: str) -> str:
     ]
     for chunk in chunks:
         parts.append(f'#line {chunk.line} "{chunk.file}"')
-        parts.append(rewrite(chunk.text, chunk.file, chunk.line))
+        text = _PYBIND11_HEADER.sub("", chunk.text) if flavour is LEAN else chunk.text
+        parts.append(rewrite(text, chunk.file, chunk.line))
     if binding:
         parts.append('#line 1 "functions= list of load_inline"')
         parts.append(binding)
@@ -225,20 +230,20 @@ def _only_declares(chunks: tuple[Chunk, ...]) -> bool:
 
     Across two units static helpers may be defined twice and default arguments repeated; in one unit they clash.
     """
-    text = _masked(chunks)
+    text = re.sub(r"\bPYBIND11_MODULE\s*\([^)]*\)\s*\{[^{}]*\}", "", _masked(chunks))
     return "{" not in text and "=" not in text and "#" not in re.sub(r"#\s*(include|pragma)\b", "", text)
 
 
-def _units(spec: Extension, module: str) -> list[tuple[str, str]]:
+def _units(spec: Extension, module: str, flavour: Flavour) -> list[tuple[str, str]]:
     """Translation units as (name, text): two as in load_inline itself, one where that makes no difference."""
     binding = _binding(spec.functions) if spec.functions else ""
     if spec.cuda and _only_declares(spec.cpp):
-        return [("extension.cpp", _unit(module, spec.cpp + spec.cuda, binding))]
+        return [("extension.cpp", _unit(module, spec.cpp + spec.cuda, binding, flavour))]
     units = []
     if spec.cpp or binding:
-        units.append(("main.cpp", _unit(module, spec.cpp, binding)))
+        units.append(("main.cpp", _unit(module, spec.cpp, binding, flavour)))
     if spec.cuda:
-        units.append(("cuda.cpp", _unit(module, spec.cuda, "")))
+        units.append(("cuda.cpp", _unit(module, spec.cuda, "", flavour)))
     return units
 
 
@@ -284,7 +289,7 @@ def _compile(
 
 
 def _first_flavour(spec: Extension) -> Flavour:
-    text = _masked(spec.cpp + spec.cuda)
+    text = _PYBIND11_HEADER.sub("", _masked(spec.cpp + spec.cuda))
     if re.search(r"\bpy::|\bpybind11::|<pybind11/|\btorch/python\.h", text):
         return PYBIND11
     return LEAN
@@ -310,11 +315,10 @@ def build(spec: Extension, run: toolchain.Runner = toolchain.run) -> Built:
     cached = cache.entry_path("extensions", key).is_dir()
 
     def make(folder: Path) -> None:
-        units = _units(spec, module)
         flavour: Flavour = _first_flavour(spec)
         while True:
             try:
-                objects = _compile(spec, units, folder, flavour, run)
+                objects = _compile(spec, _units(spec, module, flavour), folder, flavour, run)
                 break
             except BuildError as error:
                 more = _needs_more(error, flavour)

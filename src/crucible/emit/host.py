@@ -16,6 +16,7 @@ from crucible.plan.index import Int, product
 from crucible.plan.program import Buffer
 from crucible.plan.schedule import Plan, read, written
 from crucible.plan.stages import Call, Row, Stage
+from crucible.plan.symbols import python_text
 
 DTYPES = {"scalar": "dtype", "accum": "_accumulated(dtype)", "int64": "torch.int64", "int32": "torch.int32",
           "int16": "torch.int16", "int8": "torch.int8", "uint8": "torch.uint8", "bool": "torch.bool"}  # fmt: skip
@@ -95,6 +96,11 @@ def bind_sizes(mode: Mode, wanted: Iterable[Buffer]) -> list[str]:
             checks.append(f"    raise _shape_error({b.name!r}, {b.name}, {_display(b)!r})")
     for name, text in mode.plan.program.sizes.items():
         checks.append(f"{name} = {text}")
+    for condition in mode.joint.guards:
+        if {str(symbol) for symbol in condition.free_symbols} <= bound:
+            text = python_text(condition)
+            checks.append(f"if not ({text}):")
+            checks.append(f"    raise RuntimeError(\"ModelNew: made for sizes with {text}; run crucible fuse again for others\")")
     return lines + checks
 
 
@@ -203,9 +209,7 @@ def _target(node: fx.Node) -> str:
 
 
 def _symbolic(value: Any) -> str:
-    from crucible.plan.symbols import _Python
-
-    return str(_Python().doprint(value.node.expr))
+    return python_text(value.node.expr)
 
 
 def _node_text(node: fx.Node, mode: Mode, buffers: Mapping[str, Buffer]) -> str:

@@ -120,9 +120,13 @@ def may_share(node: fx.Node, source: fx.Node) -> bool:
 
 def evaluate(target: Any, args: Any, kwargs: Any) -> Any:
     """The fake result of a call on nodes: shapes and dtypes, nothing computed."""
+    nodes: list[fx.Node] = []
+    map_arg((args, kwargs), nodes.append)
     fake_args = map_arg(args, lambda n: n.meta["val"])
     fake_kwargs = map_arg(kwargs, lambda n: n.meta["val"])
     mode = detect_fake_mode((fake_args, fake_kwargs))
+    if mode is None and nodes:  # a call on sizes alone, such as arange
+        mode = detect_fake_mode([n.meta.get("val") for n in nodes[0].graph.nodes])
     with torch.no_grad(), mode or contextlib.nullcontext():
         return target(*fake_args, **fake_kwargs)
 

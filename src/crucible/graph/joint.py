@@ -8,11 +8,13 @@ derivatives that subtract means before they multiply: torch's own formulas for t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import sympy
 import torch
 from torch import fx
+from torch.utils._sympy.functions import Max
 
 from crucible.graph.capture import Graph
 
@@ -50,12 +52,11 @@ class Joint:
     gradients: list[Any]  # beside the primals that want one, in order
     wanted: list[int]  # positions of those primals
     tangible: list[int]  # positions of the outputs that have a tangent
+    guards: list[Any] = field(default_factory=list)  # what torch assumed of the sizes (sympy) beyond their equality
 
 
 def trace(graph: Graph, *, backward: bool = True) -> Joint:
     """Trace forward, and backward too unless only the forward is wanted or there is nothing to differentiate."""
-    from torch.fx.experimental.proxy_tensor import make_fx
-
     placeholders = graph.placeholders
     fakes = [_on_cpu(n.meta["val"]) for n in placeholders]
     runner = _Forms(graph.module)
@@ -81,16 +82,46 @@ def trace(graph: Graph, *, backward: bool = True) -> Joint:
         return returned[:count], returned[count:], gradients
 
     with torch.backends.mkldnn.flags(enabled=False):  # operators of the CPU alone do not belong in the graph
-        traced = make_fx(
-            joint, decomposition_table=decompositions(), tracing_mode="symbolic", _allow_non_fake_inputs=True
-        )(fakes, tangents)
+        traced = _traced(joint, fakes, tangents)
+        if any(_mutates(n) for n in traced.graph.nodes):  # some of torch's derivatives work in place
+            with torch.no_grad():
+                traced = _traced(torch.func.functionalize(traced, remove="mutations"), fakes, tangents)
     traced.graph.eliminate_dead_code()
     holders = [n for n in traced.graph.nodes if n.op == "placeholder"]
     (last,) = [n for n in traced.graph.nodes if n.op == "output"]
     updates, outputs, gradients = _regroup(last.args[0], count, len(graph.outputs))
     return Joint(
-        traced.graph, holders[: len(fakes)], holders[len(fakes) :], updates, outputs, gradients, wanted, tangible
-    )
+        traced.graph, holders[: len(fakes)], holders[len(fakes) :], updates, outputs, gradients, wanted, tangible,
+        _guards(fakes),
+    )  # fmt: skip
+
+
+def _guards(fakes: Sequence[Any]) -> list[Any]:
+    """Conditions under which the graph was traced: equations, and whatever the Model itself asks of its sizes.
+
+    The rest is torch's own and concerns strides (where sizes stand inside Max) and algorithms, not results.
+    """
+    sizes = [s for f in fakes if torch.is_tensor(f) for s in f.shape if isinstance(s, torch.SymInt)]
+    env = next((s.node.shape_env for s in sizes), None)
+    found: dict[Any, None] = {}
+    for guard in env.guards if env is not None else ():
+        condition = env.replace(guard.expr)
+        if not condition.is_Relational or condition.has(Max):
+            continue
+        if condition.func is sympy.Eq or "/torch/" not in str(guard.sloc.framework_loc):
+            found[condition] = None
+    return [c for c in found if c.free_symbols]
+
+
+def _traced(function: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[torch.Tensor]) -> fx.GraphModule:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    tracer = make_fx(function, decomposition_table=decompositions(), tracing_mode="symbolic", _allow_non_fake_inputs=True)
+    return tracer(primals, tangents)
+
+
+def _mutates(node: fx.Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
 def _on_cpu(value: Any) -> Any:
@@ -237,7 +268,12 @@ def _instance_norm(
     return _affine(y, w, b, _channels(x))
 
 
+def _copied(target: Any, source: Any, _: bool = False) -> Any:
+    return source.to(target.dtype).expand(target.shape)
+
+
 FORMS: dict[Any, Callable[..., Any]] = {
+    aten.copy.default: _copied,  # torch has no derivative for the functional form
     aten.group_norm.default: _group_norm,
     aten.layer_norm.default: _layer_norm,
     aten.rms_norm.default: _rms_norm,

@@ -69,7 +69,8 @@ __device__ __forceinline__ void finish_row(const P& p, Index z, Index m, Index t
   if constexpr (P::statistics) {
     // LANES lanes take TAKES columns each of one statistic.
     constexpr int LANES = P::group > 0 && P::group < 32 ? P::group : 32;
-    constexpr int TAKES = P::group == 0 ? EACH : larger(P::group / 32, 1);
+    constexpr int TAKES = P::group == 0 ? EACH : P::group < 32 ? 1 : P::group / 32;
+    constexpr int WIDTH = P::group == 0 ? 1 : P::group;
     static_assert(EACH % TAKES == 0, "a group of columns lies within a tile");
 #pragma unroll
     for (int first = 0; first < EACH; first += TAKES) {
@@ -89,7 +90,7 @@ __device__ __forceinline__ void finish_row(const P& p, Index z, Index m, Index t
       squares = lanes_sum<LANES>(squares) - size * off * off;
       const int n = lane + first * 32;
       if (lane % LANES == 0 && n < count)
-        p.sink(z, m, P::group > 0 ? (n0 + n) / larger(P::group, 1) : tile_n, size, near + off, squares);
+        p.sink(z, m, P::group > 0 ? (n0 + n) / WIDTH : tile_n, size, near + off, squares);
     }
   }
 }

@@ -40,20 +40,21 @@ struct Lanes {
 
   template <class Acc>
   __device__ __forceinline__ void join(Acc& a) const {
-    if (N == 1) return;
+    if constexpr (N > 1) {
 #pragma unroll
-    for (int mask = 16; mask > 0; mask /= 2) {
-      // Both partners join in the same order, so that all threads end with the very same bits.
-      const Acc other = from_lane(a, mask);
-      if (threadIdx.x & mask) {
-        Acc left = other;
-        left.join(a);
-        a = left;
-      } else {
-        a.join(other);
+      for (int mask = 16; mask > 0; mask /= 2) {
+        // Both partners join in the same order, so that all threads end with the very same bits.
+        const Acc other = from_lane(a, mask);
+        if (threadIdx.x & mask) {
+          Acc left = other;
+          left.join(a);
+          a = left;
+        } else {
+          a.join(other);
+        }
       }
     }
-    if (N > 32) {
+    if constexpr (N > 32) {
       __shared__ __align__(16) unsigned char slots[ROW_THREADS / 32 * sizeof(Acc)];
       Acc* const slot = reinterpret_cast<Acc*>(slots);
       __syncthreads();  // the last join's readers are done

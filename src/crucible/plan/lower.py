@@ -11,7 +11,7 @@ from torch import fx
 
 from crucible.graph.joint import Joint
 from crucible.plan import contractions, pointwise, windows
-from crucible.plan.index import ONE, ZERO, Int, Var, integer, of_atom
+from crucible.plan.index import ONE, ZERO, Int, Var, integer, nonnegative, of_atom
 from crucible.plan.program import (
     Buffer,
     Contract,
@@ -558,7 +558,7 @@ def _to(low: Lowering, node: fx.Node) -> Tensor:
 @lowers(aten.full.default, aten.full_like.default, aten.zeros.default, aten.ones.default, aten.zeros_like.default,
         aten.ones_like.default, aten.new_zeros.default, aten.new_full.default, aten.scalar_tensor.default,
         aten.new_ones.default, aten.empty_like.default, aten.empty.memory_format, aten.new_empty.default,
-        aten.fill.Scalar)  # fmt: skip
+        aten.new_empty_strided.default, aten.empty_strided.default, aten.fill.Scalar)  # fmt: skip
 def _full(low: Lowering, node: fx.Node) -> Tensor:
     name = str(node.target)
     kind = kind_of(low.dtype(node.meta["val"]))
@@ -655,17 +655,23 @@ def _squeeze(low: Lowering, node: fx.Node) -> Tensor:
     return _view(low, node, x, lambda i: reshaped(i, shape, x.shape))
 
 
+def _start(low: Lowering, given: Any, extent: Int) -> Int:
+    """Where a slice begins; a negative number counts from the end."""
+    start = low.int(given) if given is not None else ZERO
+    if start.constant is not None:
+        return extent + start if start.constant < 0 else start
+    if not nonnegative(start):
+        raise Unsupported("a slice that starts at a computed place")
+    return start
+
+
 @lowers(aten.slice.Tensor)
 def _slice(low: Lowering, node: fx.Node) -> Tensor:
     x = low.tensor(node.args[0])
     arguments = [*node.args[1:], *[None] * 4]
     dim = (arguments[0] or 0) % len(x.shape)
     step = low.constant(arguments[3]) if arguments[3] is not None else 1
-    start = low.int(arguments[1]) if arguments[1] is not None else ZERO
-    if start.constant is None:
-        raise Unsupported("a slice that starts at a computed place")
-    if start.constant < 0:
-        start = x.shape[dim] + start
+    start = _start(low, arguments[1], x.shape[dim])
     return _view(low, node, x, lambda i: (*i[:dim], start + i[dim] * step, *i[dim + 1 :]))
 
 
@@ -748,12 +754,8 @@ def _slice_scatter(low: Lowering, node: fx.Node) -> Tensor:
     x, source = low.tensor(node.args[0]), low.tensor(node.args[1])
     arguments = [*node.args[2:], *[None] * 4]
     dim = (arguments[0] or 0) % len(x.shape)
-    start = low.int(arguments[1]) if arguments[1] is not None else ZERO
+    start = _start(low, arguments[1], x.shape[dim])
     step = low.constant(arguments[3]) if arguments[3] is not None else 1
-    if start.constant is None:
-        raise Unsupported("a slice that starts at a computed place")
-    if start.constant < 0:
-        start = x.shape[dim] + start
 
     def element(i: Index) -> Value:
         from crucible.plan.value import Multiple
@@ -794,6 +796,66 @@ def _gather(low: Lowering, node: fx.Node) -> Tensor:
         return Load(buffer.name, base, buffer.kind, ((index.at(i), strides[dim]),))
 
     return low.lazy(node, element, [index], cost=4)
+
+
+@lowers(aten.index.Tensor, aten._unsafe_index.Tensor)
+def _index(low: Lowering, node: fx.Node) -> Tensor:
+    """Elements picked by tensors of indices: their common shape takes the place of the dimensions they index."""
+    x = low.tensor(node.args[0])
+    given = {d: low.tensor(t) for d, t in enumerate(node.args[1]) if t is not None}
+    if any(t.kind != "l" for t in given.values()):
+        raise Unsupported("an index by a mask: how many elements it picks depends on the data")
+    buffer = low.keep(x, "elements are picked from it by index")
+    strides = _strides(buffer.shape)
+    rank = max(len(t.shape) for t in given.values())
+    dims = sorted(given)
+    front = dims[0] if dims == list(range(dims[0], dims[-1] + 1)) else 0
+
+    def element(i: Index) -> Value:
+        picked = i[front : front + rank]
+        others = iter((*i[:front], *i[front + rank :]))
+        base = flat(tuple(ZERO if d in given else next(others) for d in range(len(x.shape))), buffer.shape)
+        dynamic = tuple((_wrapped(broadcast(t, picked), x.shape[d]), strides[d]) for d, t in given.items())
+        return Load(buffer.name, base, buffer.kind, dynamic)
+
+    return low.lazy(node, element, list(given.values()), cost=4)
+
+
+def _wrapped(index: Value, extent: Int) -> Value:
+    """An index, where a negative one counts from the end."""
+    negative = Op("lt", (index, Const(0, "l")), "b")
+    return Op("where", (negative, Op("add", (index, IndexValue(extent)), "l"), index), "l")
+
+
+@lowers(aten.index_select.default)
+def _index_select(low: Lowering, node: fx.Node) -> Tensor:
+    x, index = low.tensor(node.args[0]), low.tensor(node.args[2])
+    buffer = low.keep(x, "elements are picked from it by index")
+    dim = node.args[1] % max(len(x.shape), 1)
+
+    def element(i: Index) -> Value:
+        base = flat(tuple(ZERO if d == dim else k for d, k in enumerate(i)), buffer.shape)
+        return Load(buffer.name, base, buffer.kind, ((broadcast(index, (i[dim],)), _strides(buffer.shape)[dim]),))
+
+    return low.lazy(node, element, [index], cost=4)
+
+
+@lowers(aten.embedding.default)
+def _embedding(low: Lowering, node: fx.Node) -> Tensor:
+    table, index = low.tensor(node.args[0]), low.tensor(node.args[1])
+    buffer = low.keep(table, "rows are picked from it by index")
+
+    def element(i: Index) -> Value:
+        return Load(buffer.name, i[-1], buffer.kind, ((index.at(i[:-1]), buffer.shape[1]),))
+
+    return low.lazy(node, element, [index], cost=4)
+
+
+@lowers(aten.copy.default)
+def _copy(low: Lowering, node: fx.Node) -> Tensor:
+    source = low.tensor(node.args[1])
+    kind = kind_of(low.dtype(node.meta["val"]))
+    return low.lazy(node, lambda i: convert(broadcast(source, i), kind), [source])
 
 
 def _strides(shape: Index) -> list[Int]:

@@ -62,7 +62,7 @@ class Symbols:
         if e not in self._names:
             name = f"u{len(self._names)}"
             self._names[e] = name
-            self.computed[name] = _Python().doprint(e)
+            self.computed[name] = python_text(e)
             self.hints[name] = int(e.subs({s: self.hints[str(s)] for s in e.free_symbols}))
         return size(self._names[e])
 
@@ -100,6 +100,11 @@ class Symbols:
         return {str(s) for s in expr.free_symbols}
 
 
+def python_text(e: Any) -> str:
+    """A sympy expression or condition as Python."""
+    return str(_Python().doprint(e))
+
+
 class _Python(sympy.printing.str.StrPrinter):
     """Python text of the functions that torch adds to sympy."""
 
@@ -121,3 +126,6 @@ class _Python(sympy.printing.str.StrPrinter):
         return f"(({self._print(e.args[0])}) % ({self._print(e.args[1])}))"
 
     _print_PythonMod = _print_Mod
+
+    def _print_Relational(self, e: Any) -> str:
+        return f"{self._print(e.lhs)} {e.rel_op} {self._print(e.rhs)}"

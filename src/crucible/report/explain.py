@@ -1,14 +1,15 @@
-"""What a plan is and why: kernels with what they absorb, read, write and cost, and what stayed torch's. Text and JSON."""
+"""What a plan is and why: kernels with what they absorb, read, write and cost, and what stayed torch's."""
 
 from __future__ import annotations
 
+import re
 import textwrap
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from crucible.emit.host import Mode
 from crucible.fuse import Fused
-from crucible.plan.cost import Cost, bound, stage_cost
+from crucible.plan.cost import Cost, bound, item_bytes, stage_cost
 from crucible.plan.gpus import Gpu
 from crucible.plan.program import Program
 from crucible.plan.schedule import Plan
@@ -17,8 +18,10 @@ from crucible.plan.stages import Call, Contraction, Map, Row, Stage
 SCHEMA = 1
 KINDS = {Contraction: "contraction", Row: "walk", Map: "map", Call: "torch"}
 PLURALS = {"contraction": "contractions", "walk": "walks", "map": "maps", "torch": "torch operators"}
-# A kernel that moves and computes less than this part of its pass is one that starts or finishes another's work.
+# A walk or map with less than this part of the traffic and work of its pass, and no more bytes than a cache holds,
+# starts or finishes another kernel's work.
 SMALL = 0.02
+SMALL_BYTES = 16_000_000
 WIDTH = 118
 
 
@@ -49,7 +52,8 @@ class Kernel:
     bound: str
     launches: int
     small: bool
-    reason: str = ""  # why it is torch's
+    operator: str = ""  # of torch's
+    reason: str = ""  # why it is left to torch
 
     @property
     def ours(self) -> bool:
@@ -146,8 +150,8 @@ def explain(fused: Fused, gpu: Gpu) -> Explanation:
     program = fused.modes[0].plan.program
     inputs = [_tensor(program, b.name, fused.element) for b in program.buffers.values() if b.role == "input"]
     return Explanation(
-        fused.name, fused.element, fused.options.chosen_engine, fused.options.precision, gpu, tuple(inputs), tuple(passes),
-        tuple(fused.unfused), tuple(fused.rewrites), tuple(m.name for m in fused.modes),
+        fused.name, fused.element, fused.options.chosen_engine, fused.options.precision, gpu, tuple(inputs),
+        tuple(passes), tuple(fused.unfused), tuple(fused.rewrites), tuple(m.name for m in fused.modes),
     )  # fmt: skip
 
 
@@ -163,9 +167,10 @@ def _kernel(fused: Fused, mode: Mode, stage: Stage, cost: Cost, whole: Cost, dir
     program = mode.plan.program
     call = isinstance(stage, Call)
     least = bound(cost, gpu, fused.options.chosen_engine, fused.options.precision, fused.element)
-    small = not call and cost.bytes < SMALL * whole.bytes and cost.operations < SMALL * max(whole.operations, 1)
+    small = isinstance(stage, (Row, Map)) and cost.bytes < min(SMALL * whole.bytes, SMALL_BYTES)
+    small = small and cost.operations < SMALL * max(whole.operations, 1)
     return Kernel(
-        name=str(stage.extern.node.target) if isinstance(stage, Call) else mode.labels[stage.name],
+        name="torch" if isinstance(stage, Call) else mode.labels[stage.name],
         mode=mode.name,
         direction=direction,
         kind=KINDS[type(stage)],
@@ -178,13 +183,12 @@ def _kernel(fused: Fused, mode: Mode, stage: Stage, cost: Cost, whole: Cost, dir
         bound="" if call else least.by,
         launches=0 if call else 2 if isinstance(stage, Row) and stage.split else 1,
         small=small,
+        operator=str(stage.extern.node.target) if isinstance(stage, Call) else "",
         reason=stage.extern.reason if isinstance(stage, Call) else "",
     )
 
 
 def _tensor(program: Program, name: str, element: str, moved: int | None = None) -> Tensor:
-    from crucible.plan.cost import item_bytes
-
     buffer = program.buffers[name]
     shape = tuple(program.hint(s) for s in buffer.shape)
     sums = "float64" if element == "float64" else "float32"
@@ -198,10 +202,12 @@ def _tensor(program: Program, name: str, element: str, moved: int | None = None)
 
 
 def amount(count: int) -> str:
-    """Bytes: 256 B, 147 kB, 2147 MB."""
+    """Bytes: 256 B, 147 kB, 2147 MB, 30.48 GB."""
     if count < 1000:
         return f"{count} B"
-    return f"{count / 1e3:.3g} kB" if count < 1e6 else f"{count / 1e6:.4g} MB"
+    if count < 1e6:
+        return f"{count / 1e3:.3g} kB"
+    return f"{count / 1e6:.4g} MB" if count < 9.9995e9 else f"{count / 1e9:.4g} GB"
 
 
 def gflop(operations: int) -> str:
@@ -268,24 +274,32 @@ def _total(p: Pass) -> str:
 def _same_work(p: Pass, e: Explanation) -> bool:
     """Whether inference has the kinds of kernels that forward has, absorbing the same."""
     forward = next(f for f in e.passes if f.mode == p.mode and f.direction == "forward")
-    return [(k.kind, k.absorbs) for k in p.kernels] == [(k.kind, k.absorbs) for k in forward.kernels]
+
+    def work(k: Kernel) -> tuple[str, list[str]]:
+        return k.kind, sorted(re.sub(r"_\d+$", "", node) for node in k.absorbs)
+
+    return [work(k) for k in p.kernels] == [work(k) for k in forward.kernels]
 
 
 def _kernel_lines(k: Kernel) -> list[str]:
-    notes = [k.kind if k.ours else "torch's own"]
+    notes = [k.kind if k.ours else k.operator]
     notes += ["small"] if k.small else []
     notes += ["a second launch joins the parts of long rows"] if k.launches == 2 else []
     lines = _wrapped(f"  {k.name:<12} ", f"{', '.join(k.absorbs)}  [{'; '.join(notes)}]")
-    lines += _wrapped("      reads  ", ", ".join(f"{t.name} {amount(t.bytes)}" for t in k.reads) or "nothing")
-    lines += _wrapped("      writes ", ", ".join(f"{t.name} {amount(t.bytes)}" for t in k.writes) or "nothing")
+    lines += _wrapped("      reads  ", tensors_text(k.reads))
+    lines += _wrapped("      writes ", tensors_text(k.writes))
     if k.ours:
         lines.append(f"      {gflop(k.operations)} GFLOP, {amount(k.bytes)}, at least {least(k.seconds)} ({k.bound})")
-    else:
-        lines += _wrapped("      because ", k.reason)
     return lines
 
 
+def tensors_text(tensors: tuple[Tensor, ...]) -> str:
+    """Names with amounts; no line breaks between the two."""
+    return ", ".join(f"{t.name} {amount(t.bytes)}".replace(" ", "\u00a0") for t in tensors) or "nothing"
+
+
 def _wrapped(head: str, text: str) -> list[str]:
-    indent = " " * len(head) if len(head) < 24 else "      "
-    return textwrap.wrap(text, WIDTH, initial_indent=head, subsequent_indent=indent, break_long_words=False,
-                         break_on_hyphens=False) or [head]  # fmt: skip
+    indent = " " * len(head) if 2 < len(head) < 24 else "      "
+    lines = textwrap.wrap(text, WIDTH, initial_indent=head, subsequent_indent=indent, break_long_words=False,
+                          break_on_hyphens=False)  # fmt: skip
+    return [line.replace("\u00a0", " ") for line in lines] or [head]

@@ -10,10 +10,11 @@ from rich.status import Status
 
 
 class Progress:
-    """A context manager; ``say(check, text)`` is what ``prove`` calls."""
+    """A context manager; ``say(step, text)`` is what ``prove`` and ``fuse`` call."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, title: str = "crucible prove") -> None:
         self.console = console
+        self.title = title
         self.start = time.monotonic()
         self.last = ""
         self._stack = contextlib.ExitStack()
@@ -21,7 +22,7 @@ class Progress:
 
     def __enter__(self) -> Progress:
         if self.console.is_terminal:
-            self._status = self._stack.enter_context(self.console.status("crucible prove"))
+            self._status = self._stack.enter_context(self.console.status(self.title))
         return self
 
     def __exit__(self, *exc: object) -> None:

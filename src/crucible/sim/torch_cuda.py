@@ -140,8 +140,10 @@ def patch(runtime: ctypes.CDLL, glue: ctypes.CDLL, capability: tuple[int, int]) 
         "mem_get_info": lambda *_: (80 << 30, 80 << 30),
     }  # fmt: skip
     for key, value in replacements.items():
+        if value in (nothing, zero):  # torch.export wants every function under one name only
+            value = types.FunctionType(value.__code__, value.__globals__, key)
         setattr(torch.cuda, key, value)
-    torch.cuda.random.manual_seed_all = nothing
+    torch.cuda.random.manual_seed_all = torch.cuda.manual_seed_all
     torch.cuda.streams.Stream, torch.cuda.streams.Event = Stream, Event  # type: ignore[misc, assignment]
     torch.version.cuda = "12.9"
     cpp_extension.load_inline = extension.load_inline  # type: ignore[assignment]

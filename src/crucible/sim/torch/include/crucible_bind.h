@@ -163,13 +163,38 @@ IValue invoke(R (*function)(A...), std::vector<IValue>& values, const std::strin
   }
 }
 
+// Functions of integers alone (pointers and sizes) are common and often long: one loop serves them all.
+inline Entry whole_entry(const std::string& name, size_t arity, std::function<void(const int64_t*)> function) {
+  return {name, "", name + "(" + std::to_string(arity) + " int)", arity, [function, name](std::vector<IValue>& values) {
+            std::vector<int64_t> numbers;
+            for (const IValue& v : values) {
+              if (!Arg<int64_t>::accepts(v))
+                throw WrongType(name + "(): argument " + std::to_string(numbers.size() + 1) + " must be int, got " + v.tagKind());
+              numbers.push_back(Arg<int64_t>::get(v));
+            }
+            function(numbers.data());
+            return IValue();
+          }};
+}
+
+template <class... A, size_t... I>
+void invoke_whole(void (*function)(A...), const int64_t* values, std::index_sequence<I...>) {
+  function(static_cast<A>(values[I])...);
+}
+
 template <class R, class... A>
 Entry entry(const std::string& name, R (*function)(A...), const std::string& doc = "") {
+  if constexpr (std::is_void_v<R> && sizeof...(A) > 0 && ((std::is_integral_v<A> && !std::is_same_v<A, bool>) && ...)) {
+    return whole_entry(name, sizeof...(A), [function](const int64_t* values) {
+      invoke_whole(function, values, std::index_sequence_for<A...>{});
+    });
+  } else {
   std::string signature = name + "(";
   ((signature += (signature.back() == '(' ? "" : ", ") + Arg<held_t<A>>::name()), ...);
   return {name, doc, signature + ")", sizeof...(A), [function, name](std::vector<IValue>& values) {
             return invoke(function, values, name, std::index_sequence_for<A...>{});
           }};
+  }
 }
 
 // What a PYBIND11_MODULE block is given in place of a pybind11::module_.

@@ -1,0 +1,124 @@
+"""Drawn operator graphs, fused and run in the simulator: right outputs, gradients and buffers at several sizes.
+
+Graphs are drawn once and checked in batches, half of them with each engine. One that fails is made smaller by dropping
+steps while it still fails (hypothesis cannot shrink what is checked many at a time), and printed as a Problem file.
+``CRUCIBLE_FUZZ=3000`` draws that many.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from graphs import Program, Step, programs
+from hypothesis import HealthCheck, given, settings
+from simulated import Job, Simulated
+
+DRAWN = int(os.environ.get("CRUCIBLE_FUZZ", "300"))
+CHUNK = 50  # graphs a test, so that a failure names a part
+ENGINES = ("simt", "mma")
+
+
+def drawn(count: int) -> list[Program]:
+    """The first programs that hypothesis draws; the same ones every time."""
+    found: dict[str, Program] = {}
+
+    @given(programs())
+    @settings(
+        max_examples=2 * count, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+    )
+    def collect(program: Program) -> None:
+        found.setdefault(program.source(), program)
+
+    collect()
+    return list(found.values())[:count]
+
+
+@pytest.fixture(scope="module")
+def everything() -> list[Program]:
+    return drawn(DRAWN)
+
+
+@pytest.fixture(scope="module")
+def simulated() -> Iterator[Simulated]:
+    with Simulated() as worker:
+        yield worker
+
+
+def job(program: Program, number: int) -> Job:
+    return Job(program.source(), tuple(program.input_shapes.values()), ENGINES[number % 2], number // 2 % 2)
+
+
+@pytest.mark.parametrize("chunk", range(0, DRAWN, CHUNK))
+def test_fused_graph_is_right(chunk: int, everything: list[Program], simulated: Simulated) -> None:
+    numbered = list(enumerate(everything))[chunk : chunk + CHUNK]
+    numbered.sort(key=lambda item: item[0] % 2)  # one engine after the other: a batch shares a build
+    verdicts = simulated.check([job(p, k) for k, p in numbered])
+    for (k, program), verdict in zip(numbered, verdicts):
+        if not verdict.ok:
+            least, problem = smaller(program, k, simulated, verdict.problem)
+            pytest.fail(f"graph {k} with engine {ENGINES[k % 2]}:\n{problem}\n\n{least.source()}", pytrace=False)
+
+
+def smaller(program: Program, number: int, simulated: Simulated, problem: str) -> tuple[Program, str]:
+    """The program with as few steps as still fail, and what is wrong with it."""
+    while True:
+        candidates = list(simpler(program))
+        verdicts = simulated.check([job(c, number) for c in candidates])
+        failing = [(c, v.problem) for c, v in zip(candidates, verdicts) if not v.ok]
+        if not failing:
+            return program, problem
+        program, problem = min(failing, key=lambda item: len(item[0].source()))
+
+
+def simpler(program: Program) -> Iterator[Program]:
+    """Programs with fewer outputs or without one step; what used its result uses an argument of the same shape."""
+    if len(program.outputs) > 1:
+        for name in program.outputs:
+            yield pruned(replace(program, outputs=(name,)))
+    shapes = {**program.input_shapes, **{s.result: s.shape for s in program.steps}}
+    for step in program.steps:
+        for argument in dict.fromkeys(step.arguments):
+            if shapes[argument] == step.shape:
+                made = without(program, step, argument)
+                if made.steps and all(name in {s.result for s in made.steps} for name in made.outputs):
+                    yield pruned(made)
+    for step in program.steps:
+        used = {a for s in program.steps for a in s.arguments}
+        if step.result in used and step.result not in program.outputs:
+            yield pruned(replace(program, outputs=(step.result,)))
+
+
+def without(program: Program, dropped: Step, argument: str) -> Program:
+    def renamed(name: str) -> str:
+        return argument if name == dropped.result else name
+
+    steps = [replace(s, arguments=tuple(map(renamed, s.arguments))) for s in program.steps if s is not dropped]
+    return replace(program, steps=steps, outputs=tuple(dict.fromkeys(map(renamed, program.outputs))))
+
+
+def pruned(program: Program) -> Program:
+    """Without the steps and inputs that lead to no output."""
+    needed = set(program.outputs)
+    steps: list[Step] = []
+    for step in reversed(program.steps):
+        if step.result in needed:
+            needed |= set(step.arguments)
+            steps.insert(0, step)
+    return replace(program, steps=steps, input_shapes={n: s for n, s in program.input_shapes.items() if n in needed})
+
+
+def test_a_failing_graph_gets_smaller(everything: list[Program], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shrinking keeps what fails: here, any program that pools."""
+
+    class Pretended:
+        def check(self, jobs: list[Job]) -> list[object]:
+            return [type("V", (), {"ok": "pool" not in j.source.split("class Model")[1], "problem": "pools"}) for j in jobs]
+
+    pooling = next(p for p in everything if len(p.steps) > 4 and any("pool" in s.kind for s in p.steps))
+    least, problem = smaller(pooling, 0, Pretended(), "pools")  # type: ignore[arg-type]
+    assert problem == "pools" and len(least.steps) < len(pooling.steps)
+    assert any("pool" in s.kind for s in least.steps)
+    least.module(0)(*least.inputs(0))
