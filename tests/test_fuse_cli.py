@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import textwrap
 from pathlib import Path
@@ -14,6 +15,7 @@ from crucible.emit.file import MARK
 from crucible.fuse import FuseError, fuse_problem
 from crucible.fuse_to_file import is_ours, output_path, write_atomically
 from crucible.plan.gpus import find
+from crucible.prove.proof import Finding, Proof
 from crucible.report.explain import amount, explain_text, gflop, least
 
 runner = CliRunner()
@@ -210,3 +212,25 @@ def test_fused_and_proven(problem, tmp_path):
     assert "Proven against model.py in the simulator" in " ".join(header.split()) and "seed 3" in header
     document = json.loads(out.read_text())
     assert document["proof"]["verdict"] == "proven" and document["proof"]["seed"] == 3
+
+
+@quick
+@pytest.mark.parametrize(
+    "code, exit_code, word", [("wrong_values", 1, "refuted"), ("infrastructure", 2, "could not be judged")]
+)
+def test_a_file_that_is_not_proven_is_kept_and_says_so(problem, monkeypatch, code, exit_code, word):
+    finding = Finding(code, 'it says """ and \\ and more\nsecond line')
+
+    def verdict(reference, candidate, **options):
+        assert options["precision"] == "fp32" and options["dtype"] == "float16" and options["strict"]
+        assert "Not proven: the proof had not ended" in " ".join(Path(candidate).read_text().split())
+        return Proof("model.py", "new.py", "sim", finding.verdict, finding, seed=9, options={"dtype": "float16"})
+
+    monkeypatch.setattr("crucible.prove.run.prove", verdict)
+    path = problem()
+    result = run(path, "--precision", "fp32", "--dtype", "float16,float32", "--strict")
+    assert result.exit_code == exit_code and "NOT proven" in result.output, result.output
+    text = path.with_name("model_new.py").read_text()
+    document = ast.get_docstring(ast.parse(text))
+    assert document is not None and f"NOT PROVEN: {word} against model.py" in " ".join(document.split())
+    assert "seed 9" in document and "second line" not in document

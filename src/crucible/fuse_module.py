@@ -84,7 +84,7 @@ def _exchanged(
         """Refuse, on the first call, a module whose configuration was changed after it was fused."""
         if id(self) not in seen:
             if settings.digest(self) != digest:
-                raise RuntimeError(f"{type(self).__name__}: its configuration changed after it was fused; fuse it again")
+                raise RuntimeError(f"{type(self).__name__}: it was changed after it was fused; fuse it again")
             seen.add(id(self))
 
     name = type(module).__name__

@@ -106,7 +106,7 @@ class Program:
             ]
         forward = [line for s in self.steps for line in s.forward_lines()]
         names = ", ".join(f"{name}: torch.Tensor" for name in self.input_shapes)
-        inputs = ", ".join(f"torch.randn({', '.join(map(str, shape))})" for shape in self.input_shapes.values())
+        inputs = ", ".join(f"torch.randn({', '.join(map(str, shape)) or '()'})" for shape in self.input_shapes.values())
         parts = [
             f'"""A drawn operator graph: {", ".join(s.kind for s in self.steps)}."""\n',
             "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n\n",

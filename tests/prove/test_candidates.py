@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections import Counter
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -30,15 +31,28 @@ MANIFEST = manifest()
 ENTRIES = [e for e in MANIFEST.EXPECTATIONS if e.simulator]
 
 
-def _marks(entry: Any) -> list[pytest.MarkDecorator]:
-    """Hostile files are tried on every reference problem; in the ordinary run, on the first of them only."""
-    marks = [pytest.mark.quick] if entry.quick else []
-    if entry.kind == "hostile" and "@" in entry.name and not entry.name.endswith(f"@{MANIFEST.FIVE[0]}"):
-        marks.append(pytest.mark.exhaustive)
-    return marks
+ALIKE = 1  # broken and hostile files that are found out for the same reason: so many of each, beside the quick ones
 
 
-CASES = [pytest.param(e, id=e.name, marks=_marks(e)) for e in ENTRIES]
+def _cases() -> list[Any]:
+    """Every entry; those that only repeat what others show are left to ``make exhaustive``.
+
+    Hostile files are tried on every reference problem; in the ordinary run on the first of them only.
+    """
+    cases, seen = [], Counter()
+    for entry in ENTRIES:
+        marks = [pytest.mark.quick] if entry.quick else []
+        alike = (entry.kind, tuple(sorted(entry.codes)))
+        elsewhere = entry.kind == "hostile" and "@" in entry.name and not entry.name.endswith(f"@{MANIFEST.FIVE[0]}")
+        if elsewhere or (entry.kind in ("broken", "hostile") and not entry.quick and seen[alike] >= ALIKE):
+            marks.append(pytest.mark.exhaustive)
+        else:
+            seen[alike] += 1
+        cases.append(pytest.param(entry, id=entry.name, marks=marks))
+    return cases
+
+
+CASES = _cases()
 
 
 @pytest.mark.parametrize("entry", CASES)

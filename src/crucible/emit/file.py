@@ -20,6 +20,9 @@ from crucible.plan.program import Buffer
 from crucible.plan.stages import Call
 
 MARK = "Made by crucible"
+# Around the kernel bodies, which are the same in every file that uses them.
+LIBRARY_BEGIN = "// ---- kernel bodies and what they share"
+LIBRARY_END = "// ---- the stages of this file"
 
 
 @dataclass
@@ -90,7 +93,7 @@ def _cuda(parts: dict[str, list[Functor]]) -> str:
         structs = set().union(*(f.structs for f in functors)) if functors else set()
         text = "\n\n".join([
             "#include <stdexcept>\n#include <string>\n#include <cstring>",
-            library(templates, functions, structs),
+            f"{LIBRARY_BEGIN}\n\n{library(templates, functions, structs)}\n\n{LIBRARY_END}",
             "using namespace crucible;",
             'inline void check(cudaError_t error, const char* kernel) {\n'
             '  if (error != cudaSuccess) throw std::runtime_error(std::string(kernel) + ": " + cudaGetErrorString(error));\n}',

@@ -186,10 +186,10 @@ class Int:
         return total
 
     def upper(self) -> Int | None:
-        """A bound that this never exceeds, made of sizes alone; none where a term is negative."""
+        """A bound that this never exceeds, made of sizes alone; none where a term may be negative."""
         total = ZERO
         for monomial, c in self.terms.items():
-            if c < 0:
+            if c < 0 or not all(_plain_atom(a) for a in monomial):
                 return None
             product = integer(c)
             for atom in monomial:
@@ -301,11 +301,18 @@ def _hint_of(atom: Atom, hints: Mapping[str, int]) -> int:
 
 def nonnegative(value: Int) -> bool:
     """Whether this is provably at least zero for sizes at their smallest or above."""
+    if not all(_plain_atom(a) for m in value.terms for a in m):
+        return False
     if all(c >= 0 for c in value.terms.values()):
         return True
     # Shift every size by its lower bound: what is then free of negative coefficients cannot be negative.
-    shifted = value.substitute({a: of_atom(a) + a.low for a in value.atoms() if isinstance(a, Size)})
+    shifted = value.substitute({a: size(a.name, 0) + a.low for a in value.atoms() if isinstance(a, Size) and a.low})
     return all(c >= 0 for c in shifted.terms.values())
+
+
+def _plain_atom(atom: Atom) -> bool:
+    """Whether an atom is never negative. A quotient of sizes is a size itself: where it is negative there is no element."""
+    return not isinstance(atom, Quotient) or not atom.top.variables() or nonnegative(atom.top)
 
 
 def below(value: Int, limit: Int) -> bool:
@@ -328,6 +335,8 @@ def _divide(top: Int, bottom: Int) -> tuple[Int, Int]:
         return whole, rest
     if rest.constant is not None and b is not None:
         return whole + rest.constant // b, integer(rest.constant % b)
+    if rest.constant is not None and rest.constant < 0 and nonnegative(bottom + rest):
+        return whole - 1, bottom + rest  # (h*w - 1) // w is h - 1: the last of a tensor's elements is in its last row
     quotient = _quotient(rest, bottom)
     return whole + quotient, of_atom(Remainder(rest, bottom))
 

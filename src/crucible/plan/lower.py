@@ -24,7 +24,7 @@ from crucible.plan.program import (
     Tensor,
     flat,
     kind_of,
-    unflat,
+    reshaped,
 )
 from crucible.plan.symbols import Symbols
 from crucible.plan.value import Const, IndexValue, Load, Masked, Op, Result, SizeText, Value, walk
@@ -612,19 +612,6 @@ def _reshape(low: Lowering, node: fx.Node) -> Tensor:
     return _view(low, node, x, lambda i: reshaped(i, shape, x.shape))
 
 
-def reshaped(index: Index, shape: Index, source: Index) -> Index:
-    """The index into ``source`` of the element at ``index`` of ``shape``; dimensions in common pass through."""
-    head = 0
-    while head < min(len(shape), len(source)) and shape[head] == source[head]:
-        head += 1
-    tail = 0
-    while tail < min(len(shape), len(source)) - head and shape[-1 - tail] == source[-1 - tail]:
-        tail += 1
-    middle = slice(head, len(shape) - tail)
-    inner = unflat(flat(index[middle], shape[middle]), source[head : len(source) - tail])
-    return (*index[:head], *inner, *index[len(index) - tail :])
-
-
 @lowers(aten.permute.default, aten.transpose.int, aten.t.default)
 def _permute(low: Lowering, node: fx.Node) -> Tensor:
     x = low.tensor(node.args[0])
@@ -928,7 +915,7 @@ def _argument(node: fx.Node, position: int, name: str, default: Any) -> Any:
 def _reduce(low: Lowering, node: fx.Node) -> Tensor:
     name = str(node.target.overloadpacket).split(".")[-1]
     reducer = {"amax": "max", "amin": "min"}.get(name, name)
-    if str(node.target).endswith(("sum.default", "prod.default", "any.default", "all.default", "max.default", "min.default")):
+    if name in ("sum", "prod", "any", "all", "max", "min") and str(node.target).endswith(".default"):
         return _reduction(low, node, reducer, None, False)
     return _reduction(low, node, reducer, _argument(node, 1, "dim", None), bool(_argument(node, 2, "keepdim", False)))
 

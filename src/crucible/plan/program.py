@@ -46,6 +46,19 @@ def unflat(position: Int, shape: Sequence[Int]) -> Index:
     return tuple(reversed(index))
 
 
+def reshaped(index: Index, shape: Index, source: Index) -> Index:
+    """The index into ``source`` of the element at ``index`` of ``shape``; dimensions in common pass through."""
+    head = 0
+    while head < min(len(shape), len(source)) and shape[head] == source[head]:
+        head += 1
+    tail = 0
+    while tail < min(len(shape), len(source)) - head and shape[-1 - tail] == source[-1 - tail]:
+        tail += 1
+    middle = slice(head, len(shape) - tail)
+    inner = unflat(flat(index[middle], shape[middle]), source[head : len(source) - tail])
+    return (*index[:head], *inner, *index[len(index) - tail :])
+
+
 @dataclass
 class Buffer:
     """Memory: an argument of the function, or something that a stage writes."""
@@ -182,5 +195,5 @@ def extents(shape: Sequence[Int | int]) -> Index:
 
 __all__ = [
     "ONE", "ZERO", "Buffer", "Contract", "Extern", "Index", "Keep", "Operation", "Program", "Reduce", "STORAGE", "Tensor",
-    "extents", "flat", "kind_of", "unflat",
+    "extents", "flat", "kind_of", "reshaped", "unflat",
 ]  # fmt: skip

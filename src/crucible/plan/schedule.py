@@ -22,6 +22,7 @@ from crucible.plan.program import (
     Reduce,
     Tensor,
     flat,
+    reshaped,
     unflat,
 )
 from crucible.plan.stages import Call, Contraction, Map, Pass, Row, Stage, Statistics, Store
@@ -190,8 +191,7 @@ class Scheduler:
         """The tensor's element at the place of the contraction's, if it is computed from that element alone."""
         if tensor.numel != product(c.shape):
             return None
-        index = c.place if tensor.shape == c.shape else unflat(flat(c.place, c.shape), tensor.shape)
-        return self._at_place(c, tensor.at(index))
+        return self._at_place(c, tensor.at(reshaped(c.place, c.shape, tensor.shape)))
 
     def _at_place(self, c: Contract, value: Value) -> Value | None:
         for v in walk(value):
@@ -247,6 +247,8 @@ class Scheduler:
             for v in walk(body):
                 if isinstance(v, (Load, Result)):
                     index = v.index if isinstance(v, Load) else flat(v.index, self._result_shape(v.source))
+                    if not index.variables() & set(r.inner):
+                        continue  # one element for the whole row
                     rowwise = any(_steps_by_one(index, k) for k in r.inner)
                     if not rowwise and _steps_by_one(index, last):
                         return True
@@ -336,7 +338,7 @@ class Scheduler:
         # The outer index in terms of (sample, channel): pixels must not matter.
         sample, channel = self._fresh("s", c.shape[0]), self._fresh("c", c.shape[1])
         pixels = tuple(self._fresh("p", s) for s in c.shape[2:])
-        full = unflat(flat(tuple(_plain(v) for v in (sample, channel, *pixels)), c.shape), r.source.shape)
+        full = reshaped(tuple(_plain(v) for v in (sample, channel, *pixels)), c.shape, r.source.shape)
         outer = [full[d] for d in r.kept]
         variables = set().union(*(o.variables() for o in outer)) if outer else set()
         if variables & set(pixels) or (sample in variables and len(c.batch) == 1):
@@ -375,7 +377,7 @@ class Scheduler:
         """Moments of groups of neighbouring columns: each lies within a tile, so nothing is left to join."""
         c = stage.contract
         index = tuple(self._fresh("d", s) for s in c.shape)
-        full = unflat(flat(tuple(_plain(v) for v in index), c.shape), r.source.shape)
+        full = reshaped(tuple(_plain(v) for v in index), c.shape, r.source.shape)
         split = _rows_of([full[d] for d in r.kept], index)
         if split is None or c.place[-1] != _plain(c.cols) or split.inner != [index[-1]]:
             return False

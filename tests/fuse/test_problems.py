@@ -1,0 +1,73 @@
+"""The reference problems: fused by the general machinery, proven in the simulator with both engines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import crucible
+from crucible.fuse import FuseOptions, fuse_problem
+from crucible.plan import gpus
+from crucible.plan.stages import Call
+from crucible.report.explain import explain
+
+PROBLEMS = Path(__file__).parents[2] / "problems"
+# The most kernels that the forward of each may launch, small first and last ones not counted.
+KERNELS = {
+    "conv_transpose2d": 1,
+    "conv_transpose2d_gelu_group_norm": 2,
+    "conv_transpose2d_grouped_gelu_group_norm": 2,
+    "conv_transpose3d_relu_group_norm": 2,
+    "conv_transpose2d_batch_norm_tanh_max_pool_group_norm": 2,
+    "gemm_group_norm_min_bias": 2,
+}
+# Its weights alone have 67 million elements: every run of the simulator takes most of a minute.
+LARGE = "gemm_group_norm_min_bias"
+
+
+def _cases():
+    for name in KERNELS:
+        for engine in ("mma", "simt"):
+            marks = [pytest.mark.exhaustive] if name == LARGE else []
+            yield pytest.param(name, engine, id=f"{name}-{engine}", marks=marks)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_forward_is_in_few_kernels(name):
+    """No operator stays torch's, and the forward takes no more kernels than promised."""
+    fused = fuse_problem(PROBLEMS / f"{name}.py", FuseOptions(strict=True))
+    for mode in fused.modes:
+        assert not any(isinstance(s, Call) for s in mode.plan.stages)
+    for p in explain(fused, gpus.find("h200")).passes:
+        if p.direction != "backward":
+            counted = [k.name for k in p.kernels if not k.small]
+            assert len(counted) <= KERNELS[name], (p.mode, p.direction, counted)
+
+
+@pytest.mark.parametrize(("name", "engine"), _cases())
+def test_proven(name, engine, tmp_path):
+    """Forward, gradients, side effects, other sizes, ranges; the second engine with the short proof."""
+    path = tmp_path / f"{name}_new.py"
+    path.write_text(fuse_problem(PROBLEMS / f"{name}.py", FuseOptions(engine=engine)).text)
+    proof = crucible.prove(PROBLEMS / f"{name}.py", path, device="sim", seed=3, quick=engine == "simt", strict=True)
+    assert proof.verdict == "proven", f"{proof.reason.code}: {proof.reason.message}" if proof.reason else proof.verdict
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_other_types(dtype, tmp_path):
+    """The same file serves other element types."""
+    name = "conv_transpose2d_gelu_group_norm"
+    path = tmp_path / f"{name}_new.py"
+    path.write_text(fuse_problem(PROBLEMS / f"{name}.py").text)
+    proof = crucible.prove(PROBLEMS / f"{name}.py", path, device="sim", seed=3, quick=True, dtype=dtype)
+    assert proof.verdict == "proven", f"{proof.reason.code}: {proof.reason.message}" if proof.reason else proof.verdict
+
+
+def test_every_architecture(tmp_path):
+    """What was generated compiles for every chip from sm_70 on."""
+    name = "conv_transpose3d_relu_group_norm"
+    path = tmp_path / f"{name}_new.py"
+    path.write_text(fuse_problem(PROBLEMS / f"{name}.py").text)
+    proof = crucible.prove(PROBLEMS / f"{name}.py", path, device="sim", seed=3, quick=True, arch="all")
+    assert proof.verdict == "proven", f"{proof.reason.code}: {proof.reason.message}" if proof.reason else proof.verdict
