@@ -5,13 +5,14 @@ PY := PYTHONPATH=src .venv/bin/python
 # Two workers: the heavy tests are compilers, which want a gigabyte each.
 WORKERS ?= 2
 
-.PHONY: demo test quick exhaustive lint gpu setup clean help
+.PHONY: demo test quick exhaustive accept lint gpu setup clean help
 
 help:
 	@echo "make demo    fuse one of the problems and prove the result, in the simulator if there is no GPU"
 	@echo "make test    linters, types and all tests that need no GPU"
 	@echo "make quick   linters, types and the tests that take seconds"
-	@echo "make exhaustive   the hostile files against every reference problem"
+	@echo "make exhaustive   what only repeats or enlarges the tests: more files, more problems, more random graphs"
+	@echo "make accept       take what fusing the problems gives now as what it should give"
 	@echo "make gpu     the tests that need a GPU"
 	@echo "make lint    linters and types alone"
 	@echo "make setup   only the virtual environment"
@@ -39,6 +40,9 @@ quick: lint
 
 exhaustive: setup
 	$(PY) -m pytest -n $(WORKERS) -m exhaustive
+
+accept: setup
+	$(PY) tests/fuse/accepted.py
 
 gpu: setup
 	$(PY) -m pytest -m gpu

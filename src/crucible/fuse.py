@@ -131,20 +131,20 @@ def fuse_problem(path: str | Path, options: FuseOptions | None = None, progress:
     path = Path(path)
     progress("loading")
     problem = load_problem(path)
-    inputs = pytree.tree_map_only(torch.Tensor, lambda t: t.to("meta"), problem.declared)
-    return fuse_source(path.read_text(), path.name, _on_meta(problem), inputs, options, progress)
+    return fuse_source(path.read_text(), path.name, _built(problem), without_memory(problem.declared), options, progress)
 
 
-def _on_meta(problem: Problem) -> torch.nn.Module:
-    """The Model without memory for its parameters, as far as its initialiser can do without their values."""
+def without_memory(inputs: Sequence[Any]) -> Any:
+    """The same inputs with tensors that have a shape and no memory."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        return pytree.tree_map_only(torch.Tensor, lambda t: torch.empty(t.shape, dtype=t.dtype), inputs)
+
+
+def _built(problem: Problem) -> torch.nn.Module:
     try:
-        return problem.build(0, "meta")
-    except ProblemError:
-        raise
-    except Exception:  # noqa: BLE001  the same again with values says whose fault it is
-        pass
-    try:
-        return problem.build(0).to("meta")
+        return problem.build(0)
     except ProblemError:
         raise
     except Exception as error:  # noqa: BLE001  a Model may raise anything

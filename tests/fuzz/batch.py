@@ -1,8 +1,8 @@
 """Several generated files as one CUDA source: their kernels in namespaces, the library they share once, one g++ build.
 
 ``build(files)`` compiles the kernels of many generated files for the simulator; ``loaded(file, ...)`` is the Python of
-one of them with launchers of the batch. Compiling is most of what a small graph costs, and most of compiling is the same
-for all of them.
+one of them with launchers of the batch. Compiling is most of what a small graph costs, and most of compiling is the
+same for all of them.
 """
 
 from __future__ import annotations

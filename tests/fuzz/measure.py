@@ -1,7 +1,7 @@
 """Whether a generated file computes what its Model does: outputs, gradients and buffers against float64.
 
-Each is held to twice the error of torch's own float32 (over a few copies of the data that differ by an ulp), at the sizes
-that the graph was drawn with and at others that the Model takes too.
+Each is held to twice the error of torch's own float32 (over a few copies of the data that differ by an ulp), at the
+sizes that the graph was drawn with and at others that the Model takes too.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _steady(reference: Reference, truth: Results) -> bool:
     scales = _scales(truth)
     moved = reference.at(torch.float64, 64, 1)
     return all(
-        bool(torch.equal(moved[n], truth[n])) if not t.is_floating_point() else _error(moved[n], t, scales[n])[0] < STEADY
+        _error(moved[n], t, scales[n])[0] < STEADY if t.is_floating_point() else bool(torch.equal(moved[n], t))
         for n, t in truth.items()
     )
 

@@ -1,7 +1,7 @@
 """Fuse many graphs and run them in the simulator, a batch at a time: one build and one process for all of them.
 
-``with Simulated() as s: s.check(jobs)`` gives a Verdict for each Job. A job is the text of a Problem file, the shapes of
-its inputs and the engine; ``measure.py`` says what is compared, ``batch.py`` how kernels share a build.
+``with Simulated() as s: s.check(jobs)`` gives a Verdict for each Job. A job is the text of a Problem file, the shapes
+of its inputs and the engine; ``measure.py`` says what is compared, ``batch.py`` how kernels share a build.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 from graphs import Program, Step, programs
 from hypothesis import HealthCheck, given, settings
-from simulated import Job, Simulated
+from simulated import Job, Simulated, Verdict
 
 DRAWN = int(os.environ.get("CRUCIBLE_FUZZ", "300"))
 CHUNK = 50  # graphs a test, so that a failure names a part
@@ -110,12 +110,12 @@ def pruned(program: Program) -> Program:
     return replace(program, steps=steps, input_shapes={n: s for n, s in program.input_shapes.items() if n in needed})
 
 
-def test_a_failing_graph_gets_smaller(everything: list[Program], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_graph_gets_smaller(everything: list[Program]) -> None:
     """Shrinking keeps what fails: here, any program that pools."""
 
     class Pretended:
-        def check(self, jobs: list[Job]) -> list[object]:
-            return [type("V", (), {"ok": "pool" not in j.source.split("class Model")[1], "problem": "pools"}) for j in jobs]
+        def check(self, jobs: list[Job]) -> list[Verdict]:
+            return [Verdict("pool" not in j.source.split("class Model")[1], "pools") for j in jobs]
 
     pooling = next(p for p in everything if len(p.steps) > 4 and any("pool" in s.kind for s in p.steps))
     least, problem = smaller(pooling, 0, Pretended(), "pools")  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
 """A process with the simulated device that runs generated files and compares: requests and answers are JSON lines.
 
-Installing the device must come before torch is imported, so this cannot be the test's own process; and torch.export does
-not work beside the device, so files come here finished.
+Installing the device must come before torch is imported, so this cannot be the test's own process; and torch.export
+does not work beside the device, so files come here finished.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ def _build_and_run(engine: str, mine: list[int], jobs: list[dict[str, Any]], wro
             wrong[k] = compared(jobs[k], loaded(files[number], number, kernel))
         except Exception:
             wrong[k] = traceback.format_exc(limit=-6)
-    print(f"{len(mine)} files: built in {built - start:.1f} s, ran in {time.perf_counter() - built:.1f} s", file=sys.stderr)
+    ran = time.perf_counter() - built
+    print(f"{len(mine)} files: built in {built - start:.1f} s, ran in {ran:.1f} s", file=sys.stderr)
 
 
 def main() -> None:

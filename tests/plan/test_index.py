@@ -1,4 +1,4 @@
-"""Index arithmetic: canonical forms have the value of what was written, views cancel, and the text is right C++ and Python."""
+"""Index arithmetic: canonical forms have the value of what was written, views cancel, the text says the same."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ def test_upper_bound_holds(written: Written, sizes: Values, data: st.DataObject)
         assert meaning(v) <= upper.hint(v)
 
 
-shapes = st.lists(st.sampled_from([size("n"), size("h"), size("w") + 2, integer(3), integer(1), integer(4)]), min_size=1,
-                  max_size=4)  # fmt: skip
+extents = st.sampled_from([size("n"), size("h"), size("w") + 2, integer(3), integer(1), integer(4)])
+shapes = st.lists(extents, min_size=1, max_size=4)
 
 
 @given(shapes)
@@ -117,6 +117,13 @@ def test_the_first_coordinate_of_a_flat_index_needs_no_remainder() -> None:
     n, h = size("n"), size("h")
     position = var("i", n * h)
     assert unflat(position, (n, h)) == (position // h, position % h)
+
+
+def test_a_flipped_index_survives_reshapes() -> None:
+    """C++ rounds towards zero, so no quotient may have a negative top."""
+    n, h = size("n"), size("h")
+    flipped = (var("y", n), h - 1 - var("x", h))
+    assert unflat(flat(flipped, (n, h)), (n, h)) == flipped
 
 
 def test_substitution_reaches_into_quotients() -> None:

@@ -331,8 +331,8 @@ def _contraction(stage: Contraction, buffers: Mapping[str, Buffer], comment: Ite
     _decoded(w, c.batch, "z", extents, w.top)
     w.top.names[c.rows] = "m"
     w.top.names[c.cols] = "n"
-    for s in _splits_in(stage):
-        w.top.names[s] = "split"
+    for part in _splits_in(stage):
+        w.top.names[part] = "split"
     stats = stage.statistics
     w.expect(s.value for s in stage.stores)
     if stats is not None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import math
 import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from keyword import iskeyword
 from typing import Any
 
 import torch.utils._pytree as pytree
@@ -58,12 +60,13 @@ def write_file(request: Request) -> str:
                 f = m.functors[stage.name]
                 label = m.labels[stage.name]
                 if all(x.name != label for x in parts[part]):
-                    renamed = re.sub(rf"\b(run_)?{re.escape(f.name)}\b", lambda k, label=label: (k.group(1) or "") + label, f.text)
+                    renamed = re.sub(rf"\b(run_)?{re.escape(f.name)}\b", rf"\g<1>{label}", f.text)
                     parts[part].append(Functor(label, renamed, f.pointers, f.sizes, f.extra, f"run_{label}", f.functions,
                                                f.structs, f.templates))  # fmt: skip
     sections = [_header(request), _imports(request.source), _cuda(parts), _builder(request, parts)]
     for mode in request.modes:
         sections.append(_functions(mode))
+    sections.append(_constants(request))
     sections.append(_module(request))
     return "\n\n\n".join(s.strip("\n") for s in sections if s.strip()) + "\n"
 
@@ -380,6 +383,46 @@ def _forward_body(request: Request) -> list[str]:
     return lines + _mode_body(request, evaluation)
 
 
+def _any_tensor(request: Request, mode: Mode) -> str:
+    """An expression for some tensor of the call: constants go to its device."""
+    for node in mode.graph.placeholders:
+        source = mode.graph.sources[node.name]
+        if _is_tensor(node) and source.kind != "constant":
+            return request.arguments[source.position] if source.kind == "input" else _member(source.name)
+    raise ValueError("forward() takes no tensor and has no parameters: there is nothing to compute on a GPU")
+
+
+def _constants(request: Request) -> str:
+    """Tensors that are part of the Model's code, and a function that brings them to a device."""
+    found = {name: t for mode in request.modes for name, t in mode.graph.constants.items()}
+    if not found:
+        return ""
+    for name, t in found.items():
+        if t.numel() > LARGEST_CONSTANT:
+            raise ValueError(f"the constant {name} has {t.numel()} elements; register it as a buffer of the Model")
+    rows = ", ".join(f"{name!r}: torch.tensor({_literal(t.tolist())}, dtype={t.dtype})" for name, t in found.items())
+    return f"_CONSTANTS = {{{rows}}}" + _CONSTANT
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, list):
+        return "[" + ", ".join(_literal(v) for v in value) + "]"
+    return f'float("{value}")' if isinstance(value, float) and not math.isfinite(value) else repr(value)
+
+
+_CONSTANT = '''
+
+
+def _constant(name, like):
+    """A tensor that is part of the Model's code, on the device of another; brought there once."""
+    key = (name, like.device)
+    if key not in _CONSTANTS:
+        _CONSTANTS[key] = _CONSTANTS[name].to(like.device)
+    return _CONSTANTS[key]
+'''
+LARGEST_CONSTANT = 4096
+
+
 def _mode_body(request: Request, mode: Mode) -> list[str]:
     arguments = []
     for node in mode.graph.placeholders:
@@ -388,8 +431,10 @@ def _mode_body(request: Request, mode: Mode) -> list[str]:
         source = mode.graph.sources[node.name]
         if source.kind == "input":
             arguments.append(request.arguments[source.position])
+        elif source.kind == "constant":
+            arguments.append(f"_constant({source.name!r}, {_any_tensor(request, mode)})")
         else:
-            arguments.append(f"self.{source.name}")
+            arguments.append(_member(source.name))
     call = f"tensors = [{', '.join(arguments)}]"
     lines = [call]
     if mode.joint.wanted:
@@ -401,7 +446,7 @@ def _mode_body(request: Request, mode: Mode) -> list[str]:
     count = len(mode.graph.updates)
     if count:
         lines.append("with torch.no_grad():")
-        lines += [f"    self.{name}.copy_(made[{k}])" for k, name in enumerate(mode.graph.updates)]
+        lines += [f"    {_member(name)}.copy_(made[{k}])" for k, name in enumerate(mode.graph.updates)]
     leaves = []
     k = count
     for o in mode.plan.program.outputs:
@@ -410,8 +455,28 @@ def _mode_body(request: Request, mode: Mode) -> list[str]:
             k += 1
         else:
             leaves.append(o)
-    lines.append(f"return {pytree.tree_unflatten(leaves, mode.graph.out_spec)!r}")
+    lines.append(f"return {_returned(pytree.tree_unflatten(leaves, mode.graph.out_spec))}")
     return lines
+
+
+def _member(name: str) -> str:
+    """A parameter or buffer as an expression; the modules of a Sequential have numbers for names."""
+    text = "self"
+    for part in name.split("."):
+        text = f"{text}.{part}" if part.isidentifier() and not iskeyword(part) else f"getattr({text}, {part!r})"
+    return text
+
+
+def _returned(tree: Any) -> str:
+    """The structure of the outputs as Python; torch's own named tuples are made from a tuple."""
+    if type(tree).__module__ == "torch.return_types":
+        return f"torch.return_types.{type(tree).__name__}(({', '.join(map(_returned, tree))},))"
+    if type(tree) in (list, tuple):
+        inner = ", ".join(map(_returned, tree)) + ("," if len(tree) == 1 and type(tree) is tuple else "")
+        return f"[{inner}]" if isinstance(tree, list) else f"({inner})"
+    if type(tree) is dict:
+        return "{" + ", ".join(f"{k!r}: {_returned(v)}" for k, v in tree.items()) + "}"
+    return repr(tree)
 
 
 class _Name:

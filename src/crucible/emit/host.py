@@ -100,7 +100,8 @@ def bind_sizes(mode: Mode, wanted: Iterable[Buffer]) -> list[str]:
         if {str(symbol) for symbol in condition.free_symbols} <= bound:
             text = python_text(condition)
             checks.append(f"if not ({text}):")
-            checks.append(f"    raise RuntimeError(\"ModelNew: made for sizes with {text}; run crucible fuse again for others\")")
+            message = f"ModelNew: made for sizes with {text}; run crucible fuse again for others"
+            checks.append(f"    raise RuntimeError({message!r})")
     return lines + checks
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
 import logging
 import warnings
 from collections.abc import Sequence
@@ -62,9 +64,10 @@ class Graph:
 
 def capture(model: torch.nn.Module, args: Example, *, kwargs: dict[str, Any] | None = None) -> Graph:
     """The graph of ``model(*args)`` in the mode the model is in. ``args`` may live on the meta device."""
-    from torch.export import Dim, export
+    from torch.export import export
 
-    shapes = pytree.tree_map(_all_free, tuple(args))
+    shapes = _grouped(model, pytree.tree_map(_all_free, tuple(args)))
+    model, args = _off_meta(model), pytree.tree_map(_allocated, tuple(args))
     try:
         with warnings.catch_warnings(), _quiet():
             warnings.simplefilter("ignore")
@@ -72,8 +75,38 @@ def capture(model: torch.nn.Module, args: Example, *, kwargs: dict[str, Any] | N
             program = program.run_decompositions({})
     except Exception as error:  # torch.export raises many kinds, from many packages
         raise CaptureError(explain(error)) from error
-    del Dim
     return _graph(program)
+
+
+def _off_meta(model: torch.nn.Module) -> torch.nn.Module:
+    """The model with (untouched) memory on the CPU: tensors that forward() makes on the meta device have no values."""
+    model = copy.deepcopy(model)
+    made: dict[int, torch.Tensor] = {}
+    for module in model.modules():
+        for members in (module._parameters, module._buffers):
+            for name, tensor in members.items():
+                if tensor is None or tensor.device.type != "meta":
+                    continue
+                if id(tensor) not in made:  # tied weights stay tied
+                    new = _allocated(tensor)
+                    wanted = tensor.requires_grad
+                    made[id(tensor)] = torch.nn.Parameter(new, wanted) if members is module._parameters else new
+                members[name] = made[id(tensor)]
+    return model
+
+
+def _allocated(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor) or value.device.type != "meta":
+        return value
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cpu")
+
+
+def _grouped(model: torch.nn.Module, shapes: tuple[Any, ...]) -> tuple[Any, ...]:
+    """torch.export wants the arguments of a ``*inputs`` as one."""
+    for position, p in enumerate(inspect.signature(model.forward).parameters.values()):
+        if p.kind is inspect.Parameter.VAR_POSITIONAL:
+            return (*shapes[:position], shapes[position:])
+    return shapes
 
 
 def _all_free(value: Any) -> Any:

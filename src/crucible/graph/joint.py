@@ -7,7 +7,8 @@ derivatives that subtract means before they multiply: torch's own formulas for t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -81,7 +82,7 @@ def trace(graph: Graph, *, backward: bool = True) -> Joint:
             )
         return returned[:count], returned[count:], gradients
 
-    with torch.backends.mkldnn.flags(enabled=False):  # operators of the CPU alone do not belong in the graph
+    with _without_mkldnn():  # operators of the CPU alone do not belong in the graph
         traced = _traced(joint, fakes, tangents)
         if any(_mutates(n) for n in traced.graph.nodes):  # some of torch's derivatives work in place
             with torch.no_grad():
@@ -113,10 +114,21 @@ def _guards(fakes: Sequence[Any]) -> list[Any]:
     return [c for c in found if c.free_symbols]
 
 
+@contextlib.contextmanager
+def _without_mkldnn() -> Iterator[None]:
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)
+
+
 def _traced(function: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[torch.Tensor]) -> fx.GraphModule:
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    tracer = make_fx(function, decomposition_table=decompositions(), tracing_mode="symbolic", _allow_non_fake_inputs=True)
+    table = decompositions()
+    tracer = make_fx(function, decomposition_table=table, tracing_mode="symbolic", _allow_non_fake_inputs=True)
     return tracer(primals, tangents)
 
 
@@ -272,7 +284,45 @@ def _copied(target: Any, source: Any, _: bool = False) -> Any:
     return source.to(target.dtype).expand(target.shape)
 
 
+def _attention(
+    q: Any, k: Any, v: Any, mask: Any = None, dropout: float = 0.0, causal: bool = False, *, scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:  # fmt: skip
+    """Attention written out: torch's own choice among its kernels depends on the device."""
+    if dropout:
+        raise NotImplementedError("attention with dropout")
+    if enable_gqa:
+        k, v = (t.repeat_interleave(q.shape[-3] // t.shape[-3], -3) for t in (k, v))
+    scores = torch.matmul(q, k.transpose(-2, -1)) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    if causal:
+        rows, cols = (torch.arange(n, device=q.device) for n in scores.shape[-2:])
+        mask = rows[:, None] >= cols[None, :]
+    if mask is not None and mask.dtype == torch.bool:
+        scores = torch.where(mask, scores, float("-inf"))
+    elif mask is not None:
+        scores = scores + mask
+    return torch.matmul(torch.softmax(scores, -1), v)
+
+
+def _floor_divide(a: Any, b: Any) -> Any:
+    return torch.div(a, b, rounding_mode="floor")
+
+
+def _global_max_pool(x: Any, size: list[int]) -> Any:
+    if any(s != 1 for s in size):
+        return getattr(aten, f"adaptive_max_pool{len(size)}d").default(x, size)
+    values, indices = x.flatten(-len(size)).max(-1)
+    shape = [*values.shape, *size]
+    return values.reshape(shape), indices.reshape(shape)
+
+
 FORMS: dict[Any, Callable[..., Any]] = {
+    aten.scaled_dot_product_attention.default: _attention,
+    aten.floor_divide.default: _floor_divide,  # torch has no derivative (zero) for it
+    aten.floor_divide.Scalar: _floor_divide,
+    aten.adaptive_max_pool1d.default: _global_max_pool,
+    aten.adaptive_max_pool2d.default: _global_max_pool,
+    aten.adaptive_max_pool3d.default: _global_max_pool,
     aten.copy.default: _copied,  # torch has no derivative for the functional form
     aten.group_norm.default: _group_norm,
     aten.layer_norm.default: _layer_norm,

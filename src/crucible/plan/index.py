@@ -186,11 +186,23 @@ class Int:
         return total
 
     def upper(self) -> Int | None:
-        """A bound that this never exceeds, made of sizes alone; none where a term may be negative."""
+        """A bound that this never exceeds, made of sizes alone; none where there is none in sight."""
+        return self._bound(high=True)
+
+    def lower(self) -> Int | None:
+        """A bound that this never falls below, made of sizes alone; none where there is none in sight."""
+        return self._bound(high=False)
+
+    def _bound(self, *, high: bool) -> Int | None:
         total = ZERO
         for monomial, c in self.terms.items():
-            if c < 0 or not all(_plain_atom(a) for a in monomial):
+            if not any(of_atom(a).variables() for a in monomial):
+                total = total + Int({monomial: c})
+                continue
+            if not all(_plain_atom(a) for a in monomial):
                 return None
+            if (c > 0) != high:
+                continue  # at best (or worst) the variable is zero
             product = integer(c)
             for atom in monomial:
                 bound = _upper_of(atom)
@@ -301,24 +313,25 @@ def _hint_of(atom: Atom, hints: Mapping[str, int]) -> int:
 
 def nonnegative(value: Int) -> bool:
     """Whether this is provably at least zero for sizes at their smallest or above."""
-    if not all(_plain_atom(a) for m in value.terms for a in m):
+    lowest = value.lower()
+    if lowest is None:
         return False
-    if all(c >= 0 for c in value.terms.values()):
+    if all(c >= 0 for c in lowest.terms.values()):
         return True
     # Shift every size by its lower bound: what is then free of negative coefficients cannot be negative.
-    shifted = value.substitute({a: size(a.name, 0) + a.low for a in value.atoms() if isinstance(a, Size) and a.low})
+    shifted = lowest.substitute({a: size(a.name, 0) + a.low for a in lowest.atoms() if isinstance(a, Size) and a.low})
     return all(c >= 0 for c in shifted.terms.values())
 
 
 def _plain_atom(atom: Atom) -> bool:
-    """Whether an atom is never negative. A quotient of sizes is a size itself: where it is negative there is no element."""
+    """Whether an atom is never negative. A quotient of sizes is a size: where it is negative there is no element."""
     return not isinstance(atom, Quotient) or not atom.top.variables() or nonnegative(atom.top)
 
 
 def below(value: Int, limit: Int) -> bool:
     """Whether ``0 <= value < limit`` is provable."""
     upper = value.upper()
-    return upper is not None and nonnegative(limit - 1 - upper)
+    return upper is not None and nonnegative(limit - 1 - upper) and nonnegative(value)
 
 
 @lru_cache(65536)
@@ -335,8 +348,10 @@ def _divide(top: Int, bottom: Int) -> tuple[Int, Int]:
         return whole, rest
     if rest.constant is not None and b is not None:
         return whole + rest.constant // b, integer(rest.constant % b)
-    if rest.constant is not None and rest.constant < 0 and nonnegative(bottom + rest):
-        return whole - 1, bottom + rest  # (h*w - 1) // w is h - 1: the last of a tensor's elements is in its last row
+    if below(rest + bottom, bottom):
+        return whole - 1, rest + bottom  # (h*w - 1) // w is h - 1: the last of a tensor's elements is in its last row
+    if not nonnegative(rest):
+        whole, rest = ZERO, top  # C++ rounds towards zero: what may be negative must not be divided
     quotient = _quotient(rest, bottom)
     return whole + quotient, of_atom(Remainder(rest, bottom))
 

@@ -415,6 +415,11 @@ def _mish_backward(low: Lowering, node: fx.Node) -> Tensor:
     return _apply(low, node, "mish_backward", node.args)
 
 
+@lowers(torch.ops.prims.hypot.default)
+def _hypot(low: Lowering, node: fx.Node) -> Tensor:
+    return _apply(low, node, "hypot", node.args)
+
+
 @lowers(aten.round.default)
 def _round(low: Lowering, node: fx.Node) -> Tensor:
     return _apply(low, node, "round", node.args)
@@ -670,6 +675,21 @@ def _select(low: Lowering, node: fx.Node) -> Tensor:
     if at.constant is not None and at.constant < 0:
         at = x.shape[dim] + at
     return _view(low, node, x, lambda i: (*i[:dim], at, *i[dim:]))
+
+
+@lowers(aten.repeat.default)
+def _repeat(low: Lowering, node: fx.Node) -> Tensor:
+    x = low.tensor(node.args[0])
+    lead = len(low.result_shape(node)) - len(x.shape)
+    return _view(low, node, x, lambda i: tuple(ZERO if s == 1 else k % s for s, k in zip(x.shape, i[lead:])))
+
+
+@lowers(aten.unfold.default)
+def _unfold(low: Lowering, node: fx.Node) -> Tensor:
+    x = low.tensor(node.args[0])
+    dim = node.args[1] % max(len(x.shape), 1)
+    step = low.constant(node.args[3])
+    return _view(low, node, x, lambda i: (*i[:dim], i[dim] * step + i[-1], *i[dim + 1 : -1]))
 
 
 @lowers(aten.flip.default)

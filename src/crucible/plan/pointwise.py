@@ -66,6 +66,7 @@ TABLE: dict[str, Row] = {
     "acos": _unary("acos", 16),
     "atan": _unary("atan", 16),
     "atan2": Row("atan2({0}, {1})", cost=20),
+    "hypot": Row("hypot({0}, {1})", cost=8),
     "sinh": _unary("sinh", 16),
     "cosh": _unary("cosh", 16),
     "tanh": _unary("tanh", 16),

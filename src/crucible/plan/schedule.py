@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from crucible.plan.index import ONE, ZERO, Int, Quotient, Var, integer, of_atom, product
+from crucible.plan.index import ONE, ZERO, Atom, Int, Quotient, Var, integer, of_atom, product
 from crucible.plan.program import (
     Buffer,
     Contract,
@@ -162,7 +162,8 @@ class Scheduler:
         tile = choose(self.engine, "float32", "tf32" if c.rule == "conv" else "fp32", rows, cols, depth, batches)
         blocks = -(-rows // tile.rows) * -(-cols // tile.cols) * batches
         splits = min(-(-2 * FEW_TILES // blocks), depth // 256) if blocks < FEW_TILES and depth >= DEEP else 1
-        stage = Contraction(self._name("contract"), c, *seen.values, tile, splits=max(splits, 1), nodes=[c.node])
+        a, b = seen.values
+        stage = Contraction(self._name("contract"), c, a, b, tile, splits=max(splits, 1), nodes=[c.node])
         at = self._add(stage)
         if stage.splits == 1:
             self.made_by[c.name] = at
@@ -388,7 +389,7 @@ class Scheduler:
         count, mean, m2 = (self._buffer(f"{r.name}_{f}", shape, "accum") for f in ("count", "mean", "m2"))
         block = self._fresh("block", c.cols.extent // group)
         # The outer index, with the last part of the place replaced by the group's number.
-        at_place = {v: i for v, i in zip(index, (*c.place[:-1], _plain(block) * group))}
+        at_place: dict[Atom, Int] = dict(zip(index, (*c.place[:-1], _plain(block) * group)))
         outer = [full[d].substitute(at_place) for d in r.kept]
         stage.statistics = Statistics(r, value, count, mean, m2, flat(outer, shape), block, group)
         stage.nodes.append(r.node)

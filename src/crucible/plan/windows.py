@@ -143,7 +143,7 @@ def avg_pool(low: Lowering, node: fx.Node) -> Tensor:
     x = low.tensor(node.args[0])
     name = str(node.target)
     rank = 3 if "3d" in name else 2 if "2d" in name else 1
-    kernel, stride, padding, include, override = _avg_parameters(low, node, rank, node.args[1:])
+    kernel, stride, padding, ceil, include, override = _avg_parameters(low, node, rank, node.args[1:])
     _check(low, kernel)
     x = _read(low, x, kernel, stride)
     shape = low.result_shape(node)
@@ -158,7 +158,7 @@ def avg_pool(low: Lowering, node: fx.Node) -> Tensor:
         if conditions:
             value = Masked(conditions, value, Const(0.0, "f"), "f")
         total = Fold("sum", loops, (value,), 0, "f") if loops else value
-        return Op("div", (total, _divisor(index[lead:], extents, kernel, stride, padding, include, override)), "f")
+        return Op("div", (total, _divisor(index[lead:], extents, kernel, stride, padding, ceil, include, override)), "f")
 
     return low.lazy(node, element, [x], cost=_size(kernel) * (1 + (x.cost if x.buffer is None else 0)) + 4, folds=bool(loops))
 
@@ -168,25 +168,25 @@ def _avg_parameters(low: Lowering, node: fx.Node, rank: int, args: Sequence[Any]
     kernel = _parameters(low, node, rank, [given[0]])[0]
     stride = _parameters(low, node, rank, [given[1]])[0] if given[1] else kernel
     padding = _parameters(low, node, rank, [given[2] if given[2] is not None else 0])[0]
-    if given[3]:
-        raise low.refusal("average pooling with ceil_mode")
     include = True if given[4] is None else bool(given[4])
-    return kernel, stride, padding, include, given[5]
+    return kernel, stride, padding, bool(given[3]), include, given[5]
 
 
 def _divisor(
     index: Sequence[Int], extents: Sequence[Int], kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int],
-    include: bool, override: Any,
+    ceil: bool, include: bool, override: Any,
 ) -> Value:  # fmt: skip
-    """What a window's sum is divided by: its size, or how much of it lies inside."""
+    """What a window's sum is divided by: its size, or how much of it lies inside (the padding counted or not)."""
     if override:
         return Const(float(override), "f")
-    if include or not any(padding):
+    if not ceil and (include or not any(padding)):
         return Const(float(_size(kernel)), "f")
     total: Value | None = None
     for i, e, k, s, p in zip(index, extents, kernel, stride, padding):
-        first = Op("maximum", (IndexValue(i * s - p), Const(0, "l")), "l")
-        last = Op("minimum", (IndexValue(i * s - p + k), IndexValue(e)), "l")
+        first: Value = IndexValue(i * s - p)
+        if not include:
+            first = Op("maximum", (first, Const(0, "l")), "l")
+        last = Op("minimum", (IndexValue(i * s - p + k), IndexValue(e + p if include else e)), "l")
         length = Op("sub", (last, first), "l")
         total = length if total is None else Op("mul", (total, length), "l")
     assert total is not None
@@ -196,7 +196,7 @@ def _divisor(
 def avg_pool_backward(low: Lowering, node: fx.Node) -> Tensor:
     g, x = low.tensor(node.args[0]), low.tensor(node.args[1])
     rank = 3 if "3d" in str(node.target) else 2
-    kernel, stride, padding, include, override = _avg_parameters(low, node, rank, node.args[2:])
+    kernel, stride, padding, ceil, include, override = _avg_parameters(low, node, rank, node.args[2:])
     _check(low, kernel)
     if g.folds or g.cost > 8:
         low.keep(g, "every window over an element reads it")
@@ -214,7 +214,7 @@ def avg_pool_backward(low: Lowering, node: fx.Node) -> Tensor:
             if s > 1:
                 conditions.append(Multiple(reach, integer(s)))
             at.append(reach // s if s > 1 else reach)
-        divisor = _divisor(at, shape[lead:], kernel, stride, padding, include, override)
+        divisor = _divisor(at, shape[lead:], kernel, stride, padding, ceil, include, override)
         value = Op("div", (g.at((*index[:lead], *at)), divisor), "f")
         body = Masked(tuple(conditions), value, Const(0.0, "f"), "f")
         return Fold("sum", loops, (body,), 0, "f") if loops else body

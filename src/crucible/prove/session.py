@@ -335,10 +335,11 @@ class Session:
     # --- asking -----------------------------------------------------------------------------------------------------
 
     def _request(self, child: Child, message: dict[str, Any]) -> dict[str, Any]:
-        # A little more than the build may take: a build that is too slow should be named as one.
-        return child.request(
-            message, timeout=self.options.timeout + (5 if message["op"] in ("load", "construct") else 0)
-        )
+        # A little more than the build may take: a build that is too slow should be named as one. nvcc takes a minute for
+        # a module with torch's headers, and a file may have several.
+        building = message["op"] in ("load", "construct")
+        extra = (240 if self.options.device == "cuda" else 5) if building else 0
+        return child.request(message, timeout=self.options.timeout + extra)
 
     def candidate(self, message: dict[str, Any], child: Child | None = None, *, examine: bool = True) -> dict[str, Any]:
         """One request to the candidate's worker; its death, its violations and its tampering end the run."""
