@@ -34,6 +34,12 @@ from crucible.plan.stages import Call, Stage
 from crucible.problem import Problem, ProblemError, error_line, load_problem
 
 Progress = Callable[[str], None]
+# Layers of torch's that compute something else when they are not training.
+WITH_MODES = (
+    torch.nn.modules.batchnorm._NormBase, torch.nn.modules.dropout._DropoutNd, torch.nn.RReLU,
+    torch.nn.MultiheadAttention, torch.nn.RNNBase, torch.nn.TransformerEncoderLayer, torch.nn.TransformerDecoderLayer,
+    torch.nn.TransformerEncoder,
+)  # fmt: skip
 ENGINES = ("auto", "mma", "simt")
 PRECISIONS = ("torch", "fp32", "tf32")
 DTYPES = ("float32", "float16", "bfloat16", "float64")
@@ -131,7 +137,9 @@ def fuse_problem(path: str | Path, options: FuseOptions | None = None, progress:
     path = Path(path)
     progress("loading")
     problem = load_problem(path)
-    return fuse_source(path.read_text(), path.name, _built(problem), without_memory(problem.declared), options, progress)
+    return fuse_source(
+        path.read_text(), path.name, _built(problem), without_memory(problem.declared), options, progress
+    )
 
 
 def without_memory(inputs: Sequence[Any]) -> Any:
@@ -207,9 +215,17 @@ def _path(model: torch.nn.Module, name: str) -> str:
 
 
 def _has_modes(model: torch.nn.Module) -> bool:
-    """Whether train() and eval() can make a difference: some module reads ``training``, or the file's own does."""
-    plain = (torch.nn.Linear, torch.nn.modules.conv._ConvNd, torch.nn.GroupNorm, torch.nn.LayerNorm)
-    return any(not isinstance(m, plain) for m in model.modules())
+    """Whether train() and eval() can differ: a layer of torch's that has modes, or code that asks for one."""
+    return any(_asks_for_mode(type(m)) for m in model.modules())
+
+
+def _asks_for_mode(kind: type) -> bool:
+    if kind.__module__.startswith("torch.nn.") and not kind.__module__.startswith("torch.nn.utils"):
+        return issubclass(kind, WITH_MODES)
+    try:
+        return "training" in inspect.getsource(kind)
+    except (OSError, TypeError):
+        return True
 
 
 def _text(graph: Graph) -> str:
@@ -229,9 +245,7 @@ def _planned(graph: Graph, name: str, options: FuseOptions, *, backward: bool) -
     roles += [(f"d_output{i}" if len(joint.tangible) > 1 else "d_output", "tangent") for i in joint.tangible]
     program = lower(joint, _unique(roles), _element(graph))
     plan = schedule(program, options.chosen_engine)
-    functors = {
-        s.name: functor(s, program.buffers, _comment(s)) for s in plan.stages if not isinstance(s, Call)
-    }
+    functors = {s.name: functor(s, program.buffers, _comment(s)) for s in plan.stages if not isinstance(s, Call)}
     arguments = [b for b in program.buffers.values() if b.role in ("parameter", "buffer", "input", "constant")]
     return Mode(name, graph, joint, plan, functors, {}, arguments)
 

@@ -26,7 +26,12 @@ def generated(path: Path) -> str:
 
     fused = fuse_problem(path)
     text = re.sub(rf"{re.escape(LIBRARY_BEGIN)}.*?{re.escape(LIBRARY_END)}", "// kernel bodies", fused.text, flags=re.S)
-    text = re.sub(r"\n_SCALARS = .*?\n(?=def _model_forward|def _training_forward|def _evaluation_forward)", "\n", text, flags=re.S)
+    text = re.sub(
+        r"\n_SCALARS = .*?\n(?=def _model_forward|def _training_forward|def _evaluation_forward)",
+        "\n",
+        text,
+        flags=re.S,
+    )
     text = text.split('"""', 2)[2]  # the header repeats the explanation
     return explain_text(fused, gpus.find("h200")) + "\n" + "-" * 118 + "\n" + text.strip() + "\n"
 

@@ -28,7 +28,9 @@ def test_generated_as_accepted(path):
     assert file.exists(), f"{path.stem} was never accepted: make accept"
     old, new = file.read_text(), accepted.generated(path)
     if old != new:
-        changes = difflib.unified_diff(old.splitlines(), new.splitlines(), "accepted", "generated now", lineterm="", n=2)
+        changes = difflib.unified_diff(
+            old.splitlines(), new.splitlines(), "accepted", "generated now", lineterm="", n=2
+        )
         pytest.fail("not as accepted (make accept, if it should be so):\n" + "\n".join(list(changes)[:60]))
 
 
@@ -37,7 +39,7 @@ def _proofs():
         yield pytest.param(path, id=path.stem, marks=[pytest.mark.exhaustive] if k % EVERY else [])
 
 
-@pytest.mark.parametrize("path", _proofs())
+@pytest.mark.parametrize("path", list(_proofs()))
 def test_proven(path, tmp_path):
     new = tmp_path / f"{path.stem}_new.py"
     new.write_text(fuse_problem(path).text)

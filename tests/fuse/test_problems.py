@@ -45,7 +45,7 @@ def test_forward_is_in_few_kernels(name):
             assert len(counted) <= KERNELS[name], (p.mode, p.direction, counted)
 
 
-@pytest.mark.parametrize(("name", "engine"), _cases())
+@pytest.mark.parametrize(("name", "engine"), list(_cases()))
 def test_proven(name, engine, tmp_path):
     """Forward, gradients, side effects, other sizes, ranges; the second engine with the short proof."""
     path = tmp_path / f"{name}_new.py"

@@ -88,7 +88,13 @@ def functor(stage: Stage, buffers: Mapping[str, Buffer], comment: Iterable[str])
 
 
 def _assemble(
-    parts: _Parts, name: str, comment: Iterable[str], body: list[str], launch: str, extra: list[str], templates: set[str]
+    parts: _Parts,
+    name: str,
+    comment: Iterable[str],
+    body: list[str],
+    launch: str,
+    extra: list[str],
+    templates: set[str],
 ) -> Functor:
     members, pointers, sizes = parts.members()
     buffers = parts.buffers
@@ -110,7 +116,9 @@ def _assemble(
         "}",
     ]
     functions, structs = parts.used()
-    return Functor(name, "\n".join(_wrapped(lines)), pointers, sizes, extra, f"run_{name}", functions, structs, templates)
+    return Functor(
+        name, "\n".join(_wrapped(lines)), pointers, sizes, extra, f"run_{name}", functions, structs, templates
+    )
 
 
 def _wrapped(lines: list[str]) -> list[str]:
@@ -133,7 +141,7 @@ def _map(stage: Map, buffers: Mapping[str, Buffer], comment: Iterable[str]) -> F
         *indented(w.top.lines),
         "}",
     ]
-    launch = f"check(launch_map(stage, {STREAM}), \"{stage.name}\");"
+    launch = f'check(launch_map(stage, {STREAM}), "{stage.name}");'
     return _assemble(parts, stage.name, comment, body, launch, [], {"map.cuh"})
 
 
@@ -225,7 +233,7 @@ def _whole_row(stage: Row, parts: _Parts, head: list[str], comment: Iterable[str
         *head, *structs, "template <class L>",
         "__device__ __forceinline__ void operator()(const L& lanes, Index row) const {", *indented(top.lines), "}",
     ]  # fmt: skip
-    launch = f"check(launch_rows<{stage.lanes}>(stage, {STREAM}), \"{stage.name}\");"
+    launch = f'check(launch_rows<{stage.lanes}>(stage, {STREAM}), "{stage.name}");'
     return _assemble(parts, stage.name, comment, body, launch, [], {"row.cuh", "reduce.cuh"})
 
 
@@ -255,7 +263,7 @@ def _split_row(stage: Row, parts: _Parts, head: list[str], comment: Iterable[str
     ]  # fmt: skip
     launch = (
         f"check(launch_split_rows<{stage.lanes}>(stage, reinterpret_cast<void*>(parts), splits, {STREAM}), "
-        f"\"{stage.name}\");"
+        f'"{stage.name}");'
     )
     return _assemble(parts, stage.name, comment, body, launch, ["parts", "splits"], {"row.cuh", "reduce.cuh"})
 
@@ -353,7 +361,8 @@ def _contraction(stage: Contraction, buffers: Mapping[str, Buffer], comment: Ite
         t.top.names[stats.tile] = "tile_n"
         where = t.int(stats.index, t.top)
         body += [
-            "__device__ __forceinline__ void sink(Index z, Index m, Index tile_n, accum count, accum mean, accum m2) const {",
+            "__device__ __forceinline__ void sink(Index z, Index m, Index tile_n, accum count, accum mean,",
+            "                                     accum m2) const {",
             *indented(t.top.lines),
             f"  const Index at = {where};",
             f"  {pointer(stats.count.name)}[at] = count;",
@@ -374,5 +383,3 @@ def _launch_contraction(stage: Contraction) -> str:
     from crucible.emit.engines import launch
 
     return launch(stage, STREAM)
-
-

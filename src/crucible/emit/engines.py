@@ -10,7 +10,7 @@ SIMT, TF32, FP32, NATIVE = 0, 1, 2, 3
 
 
 def choices(tile: Tile) -> list[tuple[int, str]]:
-    """The engines a contraction can be built with, all with tiles of as many columns: partial results depend on that."""
+    """The engines a contraction can be built with; tiles have as many columns in all, for partial results' sake."""
     if not isinstance(tile, MmaTile):
         return [(SIMT, tile.text())]
     split = [t for t, _ in MMA_FP32_TILES if t.cols == tile.cols]

@@ -9,7 +9,6 @@ import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from keyword import iskeyword
 from typing import Any
 
 import torch.utils._pytree as pytree
@@ -61,7 +60,8 @@ def write_file(request: Request) -> str:
                 label = m.labels[stage.name]
                 if all(x.name != label for x in parts[part]):
                     renamed = re.sub(rf"\b(run_)?{re.escape(f.name)}\b", rf"\g<1>{label}", f.text)
-                    parts[part].append(Functor(label, renamed, f.pointers, f.sizes, f.extra, f"run_{label}", f.functions,
+                    parts[part].append(Functor(label, renamed, f.pointers, f.sizes, f.extra, f"run_{label}",
+                                               f.functions,
                                                f.structs, f.templates))  # fmt: skip
     sections = [_header(request), _imports(request.source), _cuda(parts), _builder(request, parts)]
     for mode in request.modes:
@@ -72,7 +72,11 @@ def write_file(request: Request) -> str:
 
 
 def _header(request: Request) -> str:
-    lines = [f'"""{MARK} {request.version} from {request.name}: the same function, gradients and side effects in fused CUDA kernels.', ""]
+    lines = [
+        f'"""{MARK} {request.version} from {request.name}: '
+        "the same function, gradients and side effects in fused CUDA kernels.",
+        "",
+    ]
     lines += ["Kernels, and the operators of the reference that each one absorbs:", ""]
     lines += [f"    {t}" for t in request.table]
     if request.proof:
@@ -99,7 +103,8 @@ def _cuda(parts: dict[str, list[Functor]]) -> str:
             f"{LIBRARY_BEGIN}\n\n{library(templates, functions, structs)}\n\n{LIBRARY_END}",
             "using namespace crucible;",
             'inline void check(cudaError_t error, const char* kernel) {\n'
-            '  if (error != cudaSuccess) throw std::runtime_error(std::string(kernel) + ": " + cudaGetErrorString(error));\n}',
+            "  if (error != cudaSuccess)\n"
+            '    throw std::runtime_error(std::string(kernel) + ": " + cudaGetErrorString(error));\n}',
             *(f.text for f in functors),
         ])  # fmt: skip
         out.append(f'_{part.upper()}_SOURCE = r"""\n{text}\n"""')
@@ -118,7 +123,7 @@ _built = {{}}
 
 
 def _grade(dtype, device, tf32):
-    """How contractions are computed: 0 on ordinary cores, 1 TF32, 2 to the precision of float32, 3 in the type itself."""
+    """How contractions are computed: 0 ordinary cores, 1 TF32, 2 as good as float32, 3 in the type itself."""
     if {simt}dtype == torch.float64 or torch.cuda.get_device_capability(device) < (8, 0):
         return 0
     if dtype != torch.float32:
@@ -136,9 +141,11 @@ def _kernels(part, dtype, device, elements):
         flags = [f"-DCRUCIBLE_SCALAR={{_SCALARS[dtype]}}", f"-DCRUCIBLE_WIDE={{wide}}", f"-DCRUCIBLE_CONV={{conv}}",
                  f"-DCRUCIBLE_MATMUL={{matmul}}"]
         binding, source = _SOURCES[part]
-        options = {{"no_implicit_headers": True}} if "no_implicit_headers" in inspect.signature(load_inline).parameters else {{}}
+        bare = "no_implicit_headers" in inspect.signature(load_inline).parameters  # torch's headers cost half a minute
+        options = {{"no_implicit_headers": True}} if bare else {{}}
         _built[key] = load_inline(
-            name=f"{name}_{{part}}_{{_SCALARS[dtype]}}{{wide}}{{conv}}{{matmul}}", cpp_sources=binding, cuda_sources=source,
+            name=f"{name}_{{part}}_{{_SCALARS[dtype]}}{{wide}}{{conv}}{{matmul}}",
+            cpp_sources=binding, cuda_sources=source,
             extra_cflags=["-O1"], extra_cuda_cflags=["-O3", "-std=c++17", *flags], **options,
         )
     return _built[key]
@@ -245,7 +252,8 @@ def _functions(mode: Mode) -> str:
         "    @staticmethod",
         "    @once_differentiable",
         "    def backward(ctx, *gradients):",
-        f"        return _{mode.name}_backward(ctx.needs_input_grad, ctx.sizes, ctx.saved_tensors, {', '.join(tangible)})",
+        f"        return _{mode.name}_backward("
+        f"ctx.needs_input_grad, ctx.sizes, ctx.saved_tensors, {', '.join(tangible)})",
     ]
     out.append("\n".join(lines))
     del sizes
@@ -295,12 +303,11 @@ def _backward_function(mode: Mode) -> str:
         body.append(f"{', '.join(sizes)}{',' if len(sizes) == 1 else ''} = sizes")
     if plan.saved:
         body.append(f"{', '.join(plan.saved)}{',' if len(plan.saved) == 1 else ''} = saved")
-    body.append(f"{', '.join(tangents)}{',' if len(tangents) == 1 else ''} = ({', '.join(f'{t}.contiguous()' for t in tangents)},)"
-                if len(tangents) > 1 else f"{tangents[0]} = {tangents[0]}.contiguous()")  # fmt: skip
+    body += [f"{t} = {t}.contiguous()" for t in tangents]
     body.append(f"dtype, device = {tangents[0]}.dtype, {tangents[0]}.device")
     if any(not isinstance(s, Call) for s in plan.backward_stages):
         body.append(f'kernels = _kernels("backward", dtype, device, {largest(plan)})')
-    live = {b.name: place[positions[k]] for k, b in enumerate(gradients) if b is not None}
+    live = dict.fromkeys(b.name for b in gradients if b is not None)
     body.append(f"{' = '.join(live)} = None")
     body.append("with torch.cuda.device(device):")
     inner = ["stream = torch.cuda.current_stream(device).cuda_stream"]
@@ -315,7 +322,8 @@ def _backward_function(mode: Mode) -> str:
             guards[stage.name] = " or ".join(f"needs[{t}]" for t in tests) or "False"
     inner += run_stages(mode, plan.backward_stages, set(live), have, guards)
     body += [f"    {line}" for line in inner]
-    by_place = {p: n for n, p in live.items()}
+    # Two inputs may share one gradient.
+    by_place = {place[positions[k]]: b.name for k, b in enumerate(gradients) if b is not None}
     returned = [by_place.get(i, "None") for i in range(len(tensor_places))]
     body.append(f"return {', '.join(returned)}{',' if len(returned) == 1 else ''}")
     head = f"def _{mode.name}_backward(needs, sizes, saved, {', '.join(tangents)}):"
@@ -341,7 +349,9 @@ def _module(request: Request) -> str:
     if forward is None:
         raise ValueError("Model has no forward() of its own")
     first = forward.body[0]
-    document = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
+    document = (
+        isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
+    )
     assert first.end_lineno is not None and forward.end_lineno is not None
     indent = " " * (forward.col_offset + 4)
     if document:
@@ -388,7 +398,7 @@ def _any_tensor(request: Request, mode: Mode) -> str:
     for node in mode.graph.placeholders:
         source = mode.graph.sources[node.name]
         if _is_tensor(node) and source.kind != "constant":
-            return request.arguments[source.position] if source.kind == "input" else _member(source.name)
+            return request.arguments[source.position] if source.kind == "input" else f"self.{source.name}"
     raise ValueError("forward() takes no tensor and has no parameters: there is nothing to compute on a GPU")
 
 
@@ -434,19 +444,21 @@ def _mode_body(request: Request, mode: Mode) -> list[str]:
         elif source.kind == "constant":
             arguments.append(f"_constant({source.name!r}, {_any_tensor(request, mode)})")
         else:
-            arguments.append(_member(source.name))
+            arguments.append(f"self.{source.name}")
     call = f"tensors = [{', '.join(arguments)}]"
     lines = [call]
     if mode.joint.wanted:
         quiet = "not (torch.is_grad_enabled() and any(t.requires_grad for t in tensors))"
-        inference = f"_{mode.name}_inference(*tensors)" if mode.inference is not None else f"_{mode.name}_forward(*tensors)[0]"
+        inference = (
+            f"_{mode.name}_inference(*tensors)" if mode.inference is not None else f"_{mode.name}_forward(*tensors)[0]"
+        )
         lines.append(f"made = {inference} if {quiet} else _{mode.name.title()}.apply(*tensors)")
     else:
         lines.append(f"made = _{mode.name}_forward(*tensors)")
     count = len(mode.graph.updates)
     if count:
         lines.append("with torch.no_grad():")
-        lines += [f"    {_member(name)}.copy_(made[{k}])" for k, name in enumerate(mode.graph.updates)]
+        lines += [f"    self.{name}.copy_(made[{k}])" for k, name in enumerate(mode.graph.updates)]
     leaves = []
     k = count
     for o in mode.plan.program.outputs:
@@ -457,14 +469,6 @@ def _mode_body(request: Request, mode: Mode) -> list[str]:
             leaves.append(o)
     lines.append(f"return {_returned(pytree.tree_unflatten(leaves, mode.graph.out_spec))}")
     return lines
-
-
-def _member(name: str) -> str:
-    """A parameter or buffer as an expression; the modules of a Sequential have numbers for names."""
-    text = "self"
-    for part in name.split("."):
-        text = f"{text}.{part}" if part.isidentifier() and not iskeyword(part) else f"getattr({text}, {part!r})"
-    return text
 
 
 def _returned(tree: Any) -> str:

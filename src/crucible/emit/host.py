@@ -138,10 +138,14 @@ def run_stages(
             f = mode.functors[stage.name]
             for b in written(stage):
                 if b.name not in made:
-                    body.append(f"{b.name} = torch.empty({shape_text(b.shape)}, dtype={DTYPES[b.dtype]}, device=device)")
+                    body.append(
+                        f"{b.name} = torch.empty({shape_text(b.shape)}, dtype={DTYPES[b.dtype]}, device=device)"
+                    )
                     made.add(b.name)
             body += _launch(mode, stage, f)
-        gone = [n for n, k in last.items() if k == number and n not in kept and buffers[n].role == "made" and n not in have]
+        gone = [
+            n for n, k in last.items() if k == number and n not in kept and buffers[n].role == "made" and n not in have
+        ]
         guard = (guards or {}).get(stage.name)
         if guard:
             lines += [f"if {guard}:", *(f"    {line}" for line in body)]
@@ -161,7 +165,9 @@ def _launch(mode: Mode, stage: Stage, f: Functor) -> list[str]:
         rows, length = python(product(list(stage.shape))), python(stage.passes[0].inner.extent)
         fields = 4 * len(stage.passes[0].reduces)
         lines.append(f"splits = _splits({rows}, {length}, {stage.lanes})")
-        lines.append(f"parts = torch.empty(({rows}) * splits * {fields * PART_BYTES}, dtype=torch.uint8, device=device)")
+        lines.append(
+            f"parts = torch.empty(({rows}) * splits * {fields * PART_BYTES}, dtype=torch.uint8, device=device)"
+        )
         arguments += ["parts.data_ptr()", "splits"]
     lines.append(f"kernels.{label}({', '.join([*arguments, 'stream'])})")
     return lines
@@ -189,7 +195,9 @@ def _call(mode: Mode, stage: Call) -> list[str]:
             return _symbolic(a)
         return repr(a)
 
-    parts = [argument(a) for a in node.args] + [f"{k}={argument(v)}" for k, v in node.kwargs.items() if k != "pin_memory"]
+    parts = [argument(a) for a in node.args] + [
+        f"{k}={argument(v)}" for k, v in node.kwargs.items() if k != "pin_memory"
+    ]
     call = f"{_target(node)}({', '.join(parts)})"
     results = extern.results
     if len(results) == 1 and results[0] is not None and not isinstance(node.meta["val"], (tuple, list)):

@@ -93,7 +93,9 @@ class Writer:
     def int(self, value: Int, block: Block) -> str:
         if self.hoist is not None:
             fixed = Int({m: c for m, c in value.terms.items() if self._is_fixed(m)})
-            if any(m for m in fixed.terms) and (len(fixed.terms) > 1 or _has_division(fixed) or len(next(iter(fixed.terms))) > 1):
+            if any(m for m in fixed.terms) and (
+                len(fixed.terms) > 1 or _has_division(fixed) or len(next(iter(fixed.terms))) > 1
+            ):
                 if fixed not in self.hoisted:
                     self.hoisted[fixed] = f"c{len(self.hoisted)}"
                 name = f"at.{self.hoisted[fixed]}"
@@ -175,7 +177,11 @@ class Writer:
             return "accum(NAN)"
         if math.isinf(number):
             return "accum(INFINITY)" if number > 0 else "accum(-INFINITY)"
-        return f"accum({int(number)})" if number == int(number) and abs(number) < 1e6 and str(number)[0] != "-" else f"accum({number!r})"
+        return (
+            f"accum({int(number)})"
+            if number == int(number) and abs(number) < 1e6 and str(number)[0] != "-"
+            else f"accum({number!r})"
+        )
 
     def _text(self, value: Value, block: Block) -> str:
         if isinstance(value, IndexValue):

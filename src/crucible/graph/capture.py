@@ -83,7 +83,8 @@ def _off_meta(model: torch.nn.Module) -> torch.nn.Module:
     model = copy.deepcopy(model)
     made: dict[int, torch.Tensor] = {}
     for module in model.modules():
-        for members in (module._parameters, module._buffers):
+        groups: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
+        for members in groups:
             for name, tensor in members.items():
                 if tensor is None or tensor.device.type != "meta":
                     continue
@@ -113,7 +114,7 @@ def _all_free(value: Any) -> Any:
     """Every size of every tensor input may vary; torch.export fixes those that the Model itself pins down."""
     from torch.export import Dim
 
-    return {d: Dim.AUTO for d in range(value.dim())} if isinstance(value, torch.Tensor) else None
+    return dict.fromkeys(range(value.dim()), Dim.AUTO) if isinstance(value, torch.Tensor) else None
 
 
 class _quiet:

@@ -30,14 +30,16 @@ KEPT = (
 # Operators outside torch's core table that are better taken apart.
 EXTRA = (
     "_softmax _log_softmax _softmax_backward_data _log_softmax_backward_data nll_loss_forward nll_loss_backward "
-    "nll_loss2d_forward nll_loss2d_backward mse_loss mse_loss_backward smooth_l1_loss smooth_l1_loss_backward huber_loss "
-    "huber_loss_backward binary_cross_entropy binary_cross_entropy_backward binary_cross_entropy_with_logits "
-    "threshold_backward hardtanh_backward leaky_relu_backward elu_backward sigmoid_backward tanh_backward "
+    "nll_loss2d_forward nll_loss2d_backward mse_loss mse_loss_backward smooth_l1_loss smooth_l1_loss_backward "
+    "huber_loss huber_loss_backward binary_cross_entropy binary_cross_entropy_backward "
+    "binary_cross_entropy_with_logits threshold_backward hardtanh_backward leaky_relu_backward elu_backward "
+    "sigmoid_backward tanh_backward "
     "softplus_backward log_sigmoid_backward hardsigmoid_backward silu_backward logsumexp addcmul addcdiv lerp "
     "baddbmm addmv mv dot glu glu_backward tril triu unfold_backward slice_backward select_backward "
     "linalg_vector_norm std var_mean_backward soft_margin_loss soft_margin_loss_backward trace logit xlogy "
     "masked_fill dist frac prelu rsub norm native_dropout_backward aminmax logaddexp logaddexp2 heaviside "
-    "embedding_dense_backward split_with_sizes_copy hypot deg2rad rad2deg special_log_ndtr special_xlog1py isposinf isneginf"
+    "embedding_dense_backward split_with_sizes_copy hypot deg2rad rad2deg special_log_ndtr special_xlog1py isposinf "
+    "isneginf"
 ).split()
 
 
@@ -78,7 +80,9 @@ def trace(graph: Graph, *, backward: bool = True) -> Joint:
             outputs = [returned[count + i] for i in tangible]
             live = [(o, t) for o, t in zip(outputs, tangents) if o.requires_grad]
             gradients = list(
-                torch.autograd.grad([o for o, _ in live], [leaves[i] for i in wanted], [t for _, t in live], allow_unused=True)
+                torch.autograd.grad(
+                    [o for o, _ in live], [leaves[i] for i in wanted], [t for _, t in live], allow_unused=True
+                )
             )
         return returned[:count], returned[count:], gradients
 
@@ -102,8 +106,8 @@ def _guards(fakes: Sequence[Any]) -> list[Any]:
 
     The rest is torch's own and concerns strides (where sizes stand inside Max) and algorithms, not results.
     """
-    sizes = [s for f in fakes if torch.is_tensor(f) for s in f.shape if isinstance(s, torch.SymInt)]
-    env = next((s.node.shape_env for s in sizes), None)
+    sizes: list[Any] = [s for f in fakes if torch.is_tensor(f) for s in f.shape if isinstance(s, torch.SymInt)]
+    env: Any = next((s.node.shape_env for s in sizes), None)
     found: dict[Any, None] = {}
     for guard in env.guards if env is not None else ():
         condition = env.replace(guard.expr)
@@ -140,7 +144,8 @@ def _on_cpu(value: Any) -> Any:
     """A fake tensor off the meta device: there, composite operators lose their derivatives (torch 2.13)."""
     if not torch.is_tensor(value) or value.device.type != "meta":
         return value
-    with value.fake_mode:
+    mode: Any = value.fake_mode  # type: ignore[attr-defined]  # of a FakeTensor
+    with mode:
         return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cpu")
 
 
@@ -186,7 +191,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 
 
 class _Normalise(torch.autograd.Function):
-    """(x - mean) / sqrt(variance + eps) over ``dims``; also the mean and the biased variance, which carry no gradient."""
+    """(x - mean) / sqrt(variance + eps) over ``dims``; also mean and biased variance, which carry no gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, dims: list[int], eps: float) -> Any:
@@ -223,7 +228,9 @@ def _group_norm(x: Any, groups: int, weight: Any = None, bias: Any = None, eps: 
     return _affine(y.reshape(x.shape), weight, bias, _channels(x))
 
 
-def _layer_norm(x: Any, shape: list[int], weight: Any = None, bias: Any = None, eps: float = 1e-5, _: bool = True) -> Any:
+def _layer_norm(
+    x: Any, shape: list[int], weight: Any = None, bias: Any = None, eps: float = 1e-5, _: bool = True
+) -> Any:
     y, _mean, _variance = _Normalise.apply(x, list(range(x.dim() - len(shape), x.dim())), eps)
     y = y if weight is None else y * weight
     return y if bias is None else y + bias

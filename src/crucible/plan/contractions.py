@@ -1,7 +1,7 @@
 """Matrix products and convolutions, and their derivatives, all as one form: sums over k of a(z, m, k) * b(z, n, k).
 
-For a convolution the rows are output channels of a group and the columns output pixels; ``b`` gathers the input under the
-window. The derivative by the input is the transposed convolution, the derivative by the weight a contraction whose
+For a convolution the rows are output channels of a group and the columns output pixels; ``b`` gathers the input under
+the window. The derivative by the input is the transposed convolution, the derivative by the weight a contraction whose
 depth runs over samples and pixels. A transposed convolution gathers too: each output pixel looks up the inputs that
 reach it.
 """
@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-from torch import fx
 
 from crucible.plan.index import ZERO, Int, Var, integer, of_atom, product
 from crucible.plan.program import Contract, Index, Tensor, unflat
@@ -44,7 +42,7 @@ def _along(tensor: Tensor, index: Index, variable: Var) -> bool:
 # -- matrix products
 
 
-def matmul(low: Lowering, node: fx.Node) -> Tensor:
+def matmul(low: Lowering, node: Any) -> Tensor:
     name = str(node.target)
     if "addmm" in name or "baddbmm" in name:
         bias, a, b = (low.tensor(x) for x in node.args[:3])
@@ -70,7 +68,7 @@ def matmul(low: Lowering, node: fx.Node) -> Tensor:
     return low.lazy(node, element, [result, bias], cost=1)
 
 
-def _product(low: Lowering, node: fx.Node, a: Tensor, b: Tensor) -> Tensor:
+def _product(low: Lowering, node: Any, a: Tensor, b: Tensor) -> Tensor:
     a, b = low.operand(a), low.operand(b)
     batched = len(a.shape) == 3
     lead = a.shape[:1] if batched else ()
@@ -113,8 +111,8 @@ class Window:
 def _window(low: Lowering, weight: Tensor, args: Sequence[Any]) -> Window:
     """``args``: stride, padding, dilation, groups."""
     rank = len(weight.shape) - 2
-    kernel = tuple(s.constant for s in weight.shape[2:])
-    if any(k is None for k in kernel):
+    kernel = tuple(s.constant for s in weight.shape[2:] if s.constant is not None)
+    if len(kernel) != rank:
         raise low.refusal("a convolution whose kernel size depends on the input")
 
     def full(values: Any) -> tuple[int, ...]:
@@ -124,7 +122,7 @@ def _window(low: Lowering, weight: Tensor, args: Sequence[Any]) -> Window:
     return Window(kernel, full(args[0]), full(args[1]), full(args[2]), low.constant(args[3]))
 
 
-def convolution(low: Lowering, node: fx.Node) -> Tensor:
+def convolution(low: Lowering, node: Any) -> Tensor:
     x, weight = low.tensor(node.args[0]), low.tensor(node.args[1])
     bias = low.tensor(node.args[2]) if node.args[2] is not None else None
     stride, padding, dilation, transposed, _output_padding, groups = node.args[3:9]
@@ -136,7 +134,7 @@ def convolution(low: Lowering, node: fx.Node) -> Tensor:
     return low.lazy(node, lambda i: Op("add", (made.at(i), bias.at((i[1],))), "f"), [made, bias], cost=1)
 
 
-def convolution_backward(low: Lowering, node: fx.Node) -> Any:
+def convolution_backward(low: Lowering, node: Any) -> Any:
     g, x, weight = (low.tensor(a) for a in node.args[:3])
     stride, padding, dilation, transposed, _output_padding, groups, wanted = node.args[4:11]
     window = _window(low, weight, (stride, padding, dilation, groups))
@@ -168,7 +166,7 @@ def _pixels(low: Lowering, shape: Index, groups: int) -> tuple[tuple[Var, ...], 
 
 
 def _forward(
-    low: Lowering, node: fx.Node, x: Tensor, weight: Tensor, window: Window, shape: Index, suffix: str, *,
+    low: Lowering, node: Any, x: Tensor, weight: Tensor, window: Window, shape: Index, suffix: str, *,
     backward: bool = False,
 ) -> Tensor:  # fmt: skip
     """The convolution of x. Backward of a transposed one: its weight is (in, out, ...) seen from there."""
@@ -197,7 +195,7 @@ def _forward(
 
 
 def _transposed(
-    low: Lowering, node: fx.Node, x: Tensor, weight: Tensor, window: Window, shape: Index, suffix: str, *,
+    low: Lowering, node: Any, x: Tensor, weight: Tensor, window: Window, shape: Index, suffix: str, *,
     backward: bool = False,
 ) -> Tensor:  # fmt: skip
     """The transposed convolution of x: output pixel y gets x[(y + pad - tap*dilation) / stride] where that divides."""
@@ -233,7 +231,7 @@ def _transposed(
 
 
 def _weight_gradient(
-    low: Lowering, node: fx.Node, g: Tensor, x: Tensor, weight: Tensor, window: Window, transposed: bool
+    low: Lowering, node: Any, g: Tensor, x: Tensor, weight: Tensor, window: Window, transposed: bool
 ) -> Tensor:
     """For each tap: the product of the tensor that is read plainly with the one that is read under the window."""
     # A transposed convolution's roles are exchanged: its input is plain and its output is under the window.
@@ -268,4 +266,3 @@ def _guarded(conditions: list[Inside], inside: Value, window: Window) -> Value:
     """Without padding nothing lies outside."""
     needed = tuple(c for c, p in zip(conditions, window.padding) if p)
     return Masked(needed, inside, Const(0.0, "f"), "f") if needed else inside
-

@@ -86,7 +86,7 @@ class Lowering:
         program.sizes = self.symbols.computed
         return program
 
-    def _node(self, node: fx.Node) -> Any:
+    def _node(self, node: Any) -> Any:
         value = node.meta.get("val")
         if isinstance(value, (int, float, torch.SymInt, torch.SymFloat, torch.SymBool, bool)):
             return value
@@ -98,7 +98,7 @@ class Lowering:
         except (Unsupported, NotImplementedError) as refusal:
             return self.extern(node, str(refusal))
 
-    def _argument(self, node: fx.Node, name: str, role: str) -> Any:
+    def _argument(self, node: Any, name: str, role: str) -> Any:
         value = node.meta.get("val")
         if not isinstance(value, torch.Tensor):
             return value
@@ -131,7 +131,7 @@ class Lowering:
     def refusal(self, reason: str) -> Unsupported:
         return Unsupported(reason)
 
-    def result_shape(self, node: fx.Node) -> Index:
+    def result_shape(self, node: Any) -> Index:
         return self.shape(node.meta["val"])
 
     def new_vars(self, shape: Sequence[Int], stem: str = "i") -> Index:
@@ -155,11 +155,11 @@ class Lowering:
         """A size or a number that is an argument."""
         return self.env[arg] if isinstance(arg, fx.Node) else arg
 
-    def int(self, arg: Any) -> Int:
+    def whole(self, arg: Any) -> Int:
         return self.symbols.of(self.number(arg))
 
     def constant(self, arg: Any) -> int:
-        value = self.int(arg).constant
+        value = self.whole(arg).constant
         if value is None:
             raise Unsupported("a parameter that depends on the size of the input")
         return value
@@ -180,7 +180,7 @@ class Lowering:
 
     def lazy(
         self,
-        node: fx.Node,
+        node: Any,
         element: Callable[[Index], Value],
         inputs: Sequence[Tensor],
         *,
@@ -194,7 +194,9 @@ class Lowering:
         total = cost + sum(t.cost for t in inputs if t.buffer is None)
         results = frozenset().union(*(t.results for t in inputs if t.buffer is None))
         nodes = tuple(dict.fromkeys([*(n for t in inputs if t.buffer is None for n in t.nodes), node.name]))
-        made = Tensor(node.name, shape, dtype, element, total, folds or any(t.folds for t in inputs), None, results, nodes)
+        made = Tensor(
+            node.name, shape, dtype, element, total, folds or any(t.folds for t in inputs), None, results, nodes
+        )
         if total > SHARED_COST and len(node.users) > 1:
             self.keep(made, "computing it again for each reader would cost more")
         return made
@@ -237,7 +239,7 @@ class Lowering:
             self.keep(tensor, "an operand that is read many times")
         return tensor
 
-    def extern(self, node: fx.Node, reason: str) -> Any:
+    def extern(self, node: Any, reason: str) -> Any:
         """Leave the node to torch."""
         self.program.reasons.append((f"{node.name} ({_op_name(node)})", reason))
         inputs = [self.env[n] for n in node.all_input_nodes if isinstance(self.env[n], Tensor)]
@@ -267,7 +269,7 @@ class Lowering:
         return contract.result
 
     def add_reduce(
-        self, node: fx.Node, source: Tensor, dims: Sequence[int], reducer: str, body: Callable[[Index], tuple[Value, ...]],
+        self, node: Any, source: Tensor, dims: Sequence[int], reducer: str, body: Callable[[Index], tuple[Value, ...]],
         kinds: Sequence[str], inputs: Sequence[Tensor],
     ) -> list[Tensor]:  # fmt: skip
         """A reduction of ``source`` over ``dims``; results in keepdim form, one for each result of the reducer."""
@@ -292,7 +294,17 @@ class Lowering:
                 return Result(reduce.name, part, tuple(index[d] for d in kept), kind)
 
             reduce.results.append(
-                Tensor(f"{reduce.name}_{part}", shape, dtype, element, 0, False, None, frozenset({reduce.name}), (node.name,))
+                Tensor(
+                    f"{reduce.name}_{part}",
+                    shape,
+                    dtype,
+                    element,
+                    0,
+                    False,
+                    None,
+                    frozenset({reduce.name}),
+                    (node.name,),
+                )
             )
         self.operations.append(reduce)
         return reduce.results
@@ -304,7 +316,9 @@ class Lowering:
             rest = iter(index)
             return tensor.at(tuple(ZERO if d in dims else next(rest) for d in range(len(tensor.shape))))
 
-        return Tensor(tensor.name, shape, tensor.dtype, element, tensor.cost, tensor.folds, None, tensor.results, tensor.nodes)
+        return Tensor(
+            tensor.name, shape, tensor.dtype, element, tensor.cost, tensor.folds, None, tensor.results, tensor.nodes
+        )
 
 
 def _made(operation: Operation) -> set[str]:
@@ -316,7 +330,7 @@ def _made(operation: Operation) -> set[str]:
     return {operation.name}
 
 
-def _op_name(node: fx.Node) -> str:
+def _op_name(node: Any) -> str:
     target = node.target
     packet = getattr(target, "overloadpacket", None)
     return f"torch.ops.{packet}" if packet is not None else str(getattr(target, "__name__", target))
@@ -340,7 +354,7 @@ def broadcast(tensor: Tensor, index: Index) -> Value:
 # -- pointwise
 
 
-def _apply(low: Lowering, node: fx.Node, row: str, args: Sequence[Any], kind: str | None = None) -> Tensor:
+def _apply(low: Lowering, node: Any, row: str, args: Sequence[Any], kind: str | None = None) -> Tensor:
     """A row of the table on tensors and numbers; ``kind`` is that of the arguments."""
     entry = pointwise.TABLE[row]
     tensors = [low.tensor(a) for a in args if isinstance(a, fx.Node) and isinstance(low.env[a], Tensor)]
@@ -348,7 +362,9 @@ def _apply(low: Lowering, node: fx.Node, row: str, args: Sequence[Any], kind: st
     out_kind = kind_of(low.dtype(node.meta["val"]))
     if kind is None:
         kind = out_kind if entry.result == "=" else _common(low, tensors, args)
-    text = {"f": entry.real, "l": entry.whole, "b": entry.logical or (entry.whole if entry.result == "b" else None)}[kind]
+    text = {"f": entry.real, "l": entry.whole, "b": entry.logical or (entry.whole if entry.result == "b" else None)}[
+        kind
+    ]
     if text is None and kind == "b" and entry.whole is not None:
         kind = "l"
         text = entry.whole
@@ -383,9 +399,9 @@ def _common(low: Lowering, tensors: Sequence[Tensor], args: Sequence[Any]) -> st
 
 
 _SIMPLE = (
-    "neg abs sign reciprocal sqrt rsqrt exp exp2 expm1 log log2 log10 log1p erf erfc sin cos tan asin acos atan sinh cosh "
-    "tanh asinh acosh atanh floor ceil trunc maximum minimum isnan isinf logical_and logical_or logical_xor logical_not "
-    "relu sigmoid silu hardsigmoid hardswish mish fmod remainder atan2 copysign square bitwise_not"
+    "neg abs sign reciprocal sqrt rsqrt exp exp2 expm1 log log2 log10 log1p erf erfc sin cos tan asin acos atan sinh "
+    "cosh tanh asinh acosh atanh floor ceil trunc maximum minimum isnan isinf logical_and logical_or logical_xor "
+    "logical_not relu sigmoid silu hardsigmoid hardswish mish fmod remainder atan2 copysign square bitwise_not"
 ).split()
 _SIMPLE_PAIRS = "eq ne lt le gt ge fmod remainder bitwise_and bitwise_or bitwise_xor maximum minimum".split()
 
@@ -406,27 +422,27 @@ _register_simple()
 
 
 @lowers(aten.hardswish_backward.default)
-def _hardswish_backward(low: Lowering, node: fx.Node) -> Tensor:
+def _hardswish_backward(low: Lowering, node: Any) -> Tensor:
     return _apply(low, node, "hardswish_backward", node.args)
 
 
 @lowers(aten.mish_backward.default)
-def _mish_backward(low: Lowering, node: fx.Node) -> Tensor:
+def _mish_backward(low: Lowering, node: Any) -> Tensor:
     return _apply(low, node, "mish_backward", node.args)
 
 
 @lowers(torch.ops.prims.hypot.default)
-def _hypot(low: Lowering, node: fx.Node) -> Tensor:
+def _hypot(low: Lowering, node: Any) -> Tensor:
     return _apply(low, node, "hypot", node.args)
 
 
 @lowers(aten.round.default)
-def _round(low: Lowering, node: fx.Node) -> Tensor:
+def _round(low: Lowering, node: Any) -> Tensor:
     return _apply(low, node, "round", node.args)
 
 
 @lowers(aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.sub.Scalar)
-def _add(low: Lowering, node: fx.Node) -> Tensor:
+def _add(low: Lowering, node: Any) -> Tensor:
     row = "add" if "add" in str(node.target) else "sub"
     alpha = node.kwargs.get("alpha", node.args[2] if len(node.args) > 2 else 1)
     a, b = node.args[:2]
@@ -445,59 +461,59 @@ def _add(low: Lowering, node: fx.Node) -> Tensor:
 
 
 @lowers(aten.mul.Tensor, aten.mul.Scalar)
-def _mul(low: Lowering, node: fx.Node) -> Tensor:
+def _mul(low: Lowering, node: Any) -> Tensor:
     return _apply(low, node, "mul", node.args)
 
 
 @lowers(aten.div.Tensor, aten.div.Scalar)
-def _div(low: Lowering, node: fx.Node) -> Tensor:
+def _div(low: Lowering, node: Any) -> Tensor:
     return _apply(low, node, "div", node.args, "f")
 
 
 @lowers(aten.div.Tensor_mode, aten.div.Scalar_mode)
-def _div_mode(low: Lowering, node: fx.Node) -> Tensor:
+def _div_mode(low: Lowering, node: Any) -> Tensor:
     mode = node.kwargs.get("rounding_mode", node.args[2] if len(node.args) > 2 else None)
     row = {None: "div", "floor": "floor_divide", "trunc": "trunc_divide"}[mode]
     return _apply(low, node, row, node.args[:2])
 
 
 @lowers(aten.pow.Tensor_Scalar)
-def _pow_scalar(low: Lowering, node: fx.Node) -> Tensor:
+def _pow_scalar(low: Lowering, node: Any) -> Tensor:
     x, power = node.args
     simple = {2: "square", 0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}.get(low.number(power))
     if simple is not None and (simple == "square" or low.tensor(x).kind == "f"):
         return _apply(low, node, simple, (x,))
     if low.number(power) == 3:
         t = low.tensor(x)
-        return low.lazy(node, lambda i: Op("mul", (Op("mul", (t.at(i), t.at(i)), t.kind), t.at(i)), t.kind), [t], cost=2)
+        return low.lazy(
+            node, lambda i: Op("mul", (Op("mul", (t.at(i), t.at(i)), t.kind), t.at(i)), t.kind), [t], cost=2
+        )
     return _apply(low, node, "pow", node.args)
 
 
 @lowers(aten.pow.Tensor_Tensor, aten.pow.Scalar)
-def _pow(low: Lowering, node: fx.Node) -> Tensor:
+def _pow(low: Lowering, node: Any) -> Tensor:
     return _apply(low, node, "pow", node.args)
 
 
 @lowers(aten.gelu.default)
-def _gelu(low: Lowering, node: fx.Node) -> Tensor:
+def _gelu(low: Lowering, node: Any) -> Tensor:
     tanh = node.kwargs.get("approximate", node.args[1] if len(node.args) > 1 else "none") == "tanh"
     return _apply(low, node, "gelu_tanh" if tanh else "gelu", node.args[:1])
 
 
 @lowers(aten.gelu_backward.default)
-def _gelu_backward(low: Lowering, node: fx.Node) -> Tensor:
+def _gelu_backward(low: Lowering, node: Any) -> Tensor:
     tanh = node.kwargs.get("approximate", node.args[2] if len(node.args) > 2 else "none") == "tanh"
     return _apply(low, node, "gelu_tanh_backward" if tanh else "gelu_backward", node.args[:2])
 
 
 def _with_defaults(row: str, *defaults: float) -> Handler:
-    def handler(low: Lowering, node: fx.Node) -> Tensor:
+    def handler(low: Lowering, node: Any) -> Tensor:
         given = list(node.args[1:])
         names = {"elu": ("alpha", "scale", "input_scale"), "leaky_relu": ("negative_slope",),
                  "hardtanh": ("min_val", "max_val"), "softplus": ("beta", "threshold")}[row]  # fmt: skip
-        full = [
-            given[i] if i < len(given) else node.kwargs.get(n, d) for i, (n, d) in enumerate(zip(names, defaults))
-        ]
+        full = [given[i] if i < len(given) else node.kwargs.get(n, d) for i, (n, d) in enumerate(zip(names, defaults))]
         return _apply(low, node, row, (node.args[0], *full))
 
     return handler
@@ -510,18 +526,17 @@ HANDLERS[aten.softplus.default] = _with_defaults("softplus", 1.0, 20.0)
 
 
 @lowers(aten.log_sigmoid_forward.default)
-def _log_sigmoid(low: Lowering, node: fx.Node) -> Any:
+def _log_sigmoid(low: Lowering, node: Any) -> Any:
     x = low.tensor(node.args[0])
     out = Tensor(node.name, x.shape, x.dtype, lambda i: Op("log_sigmoid", (x.at(i),), "f"), x.cost + 24, x.folds, None,
                  x.results, (*x.nodes, node.name))  # fmt: skip
     # The second result is scratch space of torch's kernel: its derivative is computed from x, so anything will do.
-    return out, Tensor(node.name, x.shape, x.dtype, lambda i: Op("exp", (Op("neg", (Op("abs", (x.at(i),), "f"),), "f"),), "f"),
-                       x.cost + 10, x.folds, None, x.results, x.nodes)  # fmt: skip
+    return out, out
 
 
 @lowers(aten.clamp.default, aten.clamp.Tensor, aten.clamp_min.default, aten.clamp_max.default, aten.clamp_min.Tensor,
         aten.clamp_max.Tensor)  # fmt: skip
-def _clamp(low: Lowering, node: fx.Node) -> Tensor:
+def _clamp(low: Lowering, node: Any) -> Tensor:
     name = str(node.target)
     arguments = [*node.args[1:], None, None]
     low_bound = node.kwargs.get("min", arguments[0])
@@ -539,17 +554,19 @@ def _clamp(low: Lowering, node: fx.Node) -> Tensor:
 
 
 @lowers(aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf, aten.where.Scalar)
-def _where(low: Lowering, node: fx.Node) -> Tensor:
+def _where(low: Lowering, node: Any) -> Tensor:
     return _apply(low, node, "where", node.args, kind_of(low.dtype(node.meta["val"])))
 
 
-@lowers(aten.alias.default, aten.clone.default, aten.detach.default, aten.lift_fresh_copy.default, aten.contiguous.default)
-def _same(low: Lowering, node: fx.Node) -> Tensor:
+@lowers(
+    aten.alias.default, aten.clone.default, aten.detach.default, aten.lift_fresh_copy.default, aten.contiguous.default
+)
+def _same(low: Lowering, node: Any) -> Tensor:
     return low.tensor(node.args[0])
 
 
 @lowers(aten._to_copy.default, torch.ops.prims.convert_element_type.default, aten.to.dtype)
-def _to(low: Lowering, node: fx.Node) -> Tensor:
+def _to(low: Lowering, node: Any) -> Tensor:
     x = low.tensor(node.args[0])
     dtype = low.dtype(node.meta["val"])
     if dtype == x.dtype:
@@ -564,7 +581,7 @@ def _to(low: Lowering, node: fx.Node) -> Tensor:
         aten.ones_like.default, aten.new_zeros.default, aten.new_full.default, aten.scalar_tensor.default,
         aten.new_ones.default, aten.empty_like.default, aten.empty.memory_format, aten.new_empty.default,
         aten.new_empty_strided.default, aten.empty_strided.default, aten.fill.Scalar)  # fmt: skip
-def _full(low: Lowering, node: fx.Node) -> Tensor:
+def _full(low: Lowering, node: Any) -> Tensor:
     name = str(node.target)
     kind = kind_of(low.dtype(node.meta["val"]))
     if "full" in name or "fill" in name:
@@ -578,7 +595,7 @@ def _full(low: Lowering, node: fx.Node) -> Tensor:
 
 
 @lowers(aten.arange.start_step, aten.arange.start, aten.arange.default, torch.ops.prims.iota.default)
-def _arange(low: Lowering, node: fx.Node) -> Tensor:
+def _arange(low: Lowering, node: Any) -> Tensor:
     name = str(node.target)
     if "iota" in name:
         start, step = node.kwargs.get("start", 0), node.kwargs.get("step", 1)
@@ -587,21 +604,21 @@ def _arange(low: Lowering, node: fx.Node) -> Tensor:
         step = node.args[2] if len(node.args) > 2 else 1
     dtype = low.dtype(node.meta["val"])
     if kind_of(dtype) == "l":
-        first, each = low.int(start), low.int(step)
+        first, each = low.whole(start), low.whole(step)
         return low.lazy(node, lambda i: IndexValue(first + each * i[0]), [])
     a, b = low.scalar(start, "f"), low.scalar(step, "f")
     return low.lazy(node, lambda i: Op("add", (a, Op("mul", (b, Op("to_f", (IndexValue(i[0]),), "f")), "f")), "f"), [])
 
 
 @lowers(operator.getitem)
-def _getitem(low: Lowering, node: fx.Node) -> Any:
+def _getitem(low: Lowering, node: Any) -> Any:
     return low.env[node.args[0]][node.args[1]]
 
 
 # -- views
 
 
-def _view(low: Lowering, node: fx.Node, source: Tensor, back: Callable[[Index], Index]) -> Tensor:
+def _view(low: Lowering, node: Any, source: Tensor, back: Callable[[Index], Index]) -> Tensor:
     """A tensor whose element at an index is the source's at ``back(index)``."""
     shape = low.result_shape(node)
     made = low.lazy(node, lambda i: source.at(back(i)), [source], shape=shape)
@@ -609,7 +626,7 @@ def _view(low: Lowering, node: fx.Node, source: Tensor, back: Callable[[Index], 
 
 
 @lowers(aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten._reshape_copy.default)
-def _reshape(low: Lowering, node: fx.Node) -> Tensor:
+def _reshape(low: Lowering, node: Any) -> Tensor:
     x = low.tensor(node.args[0])
     shape = low.result_shape(node)
     if shape == x.shape:
@@ -618,7 +635,7 @@ def _reshape(low: Lowering, node: fx.Node) -> Tensor:
 
 
 @lowers(aten.permute.default, aten.transpose.int, aten.t.default)
-def _permute(low: Lowering, node: fx.Node) -> Tensor:
+def _permute(low: Lowering, node: Any) -> Tensor:
     x = low.tensor(node.args[0])
     rank = len(x.shape)
     name = str(node.target)
@@ -634,14 +651,14 @@ def _permute(low: Lowering, node: fx.Node) -> Tensor:
 
 
 @lowers(aten.expand.default)
-def _expand(low: Lowering, node: fx.Node) -> Tensor:
+def _expand(low: Lowering, node: Any) -> Tensor:
     x = low.tensor(node.args[0])
     lead = len(low.result_shape(node)) - len(x.shape)
     return _view(low, node, x, lambda i: tuple(ZERO if s == 1 else k for s, k in zip(x.shape, i[lead:])))
 
 
 @lowers(aten.squeeze.dim, aten.squeeze.dims, aten.squeeze.default, aten.unsqueeze.default)
-def _squeeze(low: Lowering, node: fx.Node) -> Tensor:
+def _squeeze(low: Lowering, node: Any) -> Tensor:
     x = low.tensor(node.args[0])
     shape = low.result_shape(node)
     return _view(low, node, x, lambda i: reshaped(i, shape, x.shape))
@@ -649,7 +666,7 @@ def _squeeze(low: Lowering, node: fx.Node) -> Tensor:
 
 def _start(low: Lowering, given: Any, extent: Int) -> Int:
     """Where a slice begins; a negative number counts from the end."""
-    start = low.int(given) if given is not None else ZERO
+    start = low.whole(given) if given is not None else ZERO
     if start.constant is not None:
         return extent + start if start.constant < 0 else start
     if not nonnegative(start):
@@ -658,7 +675,7 @@ def _start(low: Lowering, given: Any, extent: Int) -> Int:
 
 
 @lowers(aten.slice.Tensor)
-def _slice(low: Lowering, node: fx.Node) -> Tensor:
+def _slice(low: Lowering, node: Any) -> Tensor:
     x = low.tensor(node.args[0])
     arguments = [*node.args[1:], *[None] * 4]
     dim = (arguments[0] or 0) % len(x.shape)
@@ -668,24 +685,24 @@ def _slice(low: Lowering, node: fx.Node) -> Tensor:
 
 
 @lowers(aten.select.int)
-def _select(low: Lowering, node: fx.Node) -> Tensor:
+def _select(low: Lowering, node: Any) -> Tensor:
     x = low.tensor(node.args[0])
     dim = node.args[1] % len(x.shape)
-    at = low.int(node.args[2])
+    at = low.whole(node.args[2])
     if at.constant is not None and at.constant < 0:
         at = x.shape[dim] + at
     return _view(low, node, x, lambda i: (*i[:dim], at, *i[dim:]))
 
 
 @lowers(aten.repeat.default)
-def _repeat(low: Lowering, node: fx.Node) -> Tensor:
+def _repeat(low: Lowering, node: Any) -> Tensor:
     x = low.tensor(node.args[0])
     lead = len(low.result_shape(node)) - len(x.shape)
     return _view(low, node, x, lambda i: tuple(ZERO if s == 1 else k % s for s, k in zip(x.shape, i[lead:])))
 
 
 @lowers(aten.unfold.default)
-def _unfold(low: Lowering, node: fx.Node) -> Tensor:
+def _unfold(low: Lowering, node: Any) -> Tensor:
     x = low.tensor(node.args[0])
     dim = node.args[1] % max(len(x.shape), 1)
     step = low.constant(node.args[3])
@@ -693,14 +710,14 @@ def _unfold(low: Lowering, node: fx.Node) -> Tensor:
 
 
 @lowers(aten.flip.default)
-def _flip(low: Lowering, node: fx.Node) -> Tensor:
+def _flip(low: Lowering, node: Any) -> Tensor:
     x = low.tensor(node.args[0])
     dims = {d % len(x.shape) for d in node.args[1]}
     return _view(low, node, x, lambda i: tuple(x.shape[d] - 1 - k if d in dims else k for d, k in enumerate(i)))
 
 
 @lowers(aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int)
-def _split(low: Lowering, node: fx.Node) -> tuple[Tensor, ...]:
+def _split(low: Lowering, node: Any) -> tuple[Tensor, ...]:
     x = low.tensor(node.args[0])
     unbind = "unbind" in str(node.target)
     dim = (node.args[1] if unbind and len(node.args) > 1 else node.args[2] if len(node.args) > 2 else 0) % len(x.shape)
@@ -717,7 +734,7 @@ def _split(low: Lowering, node: fx.Node) -> tuple[Tensor, ...]:
 
 
 @lowers(aten.cat.default)
-def _cat(low: Lowering, node: fx.Node) -> Tensor:
+def _cat(low: Lowering, node: Any) -> Tensor:
     tensors = [low.tensor(t) for t in node.args[0]]
     shape = low.result_shape(node)
     tensors = [t for t in tensors if len(t.shape) == len(shape)]  # torch skips empty ones of any shape
@@ -739,7 +756,7 @@ def _cat(low: Lowering, node: fx.Node) -> Tensor:
 
 
 @lowers(aten.constant_pad_nd.default)
-def _pad(low: Lowering, node: fx.Node) -> Tensor:
+def _pad(low: Lowering, node: Any) -> Tensor:
     x = low.tensor(node.args[0])
     pads = [low.constant(p) for p in node.args[1]]
     fill = low.scalar(node.args[2] if len(node.args) > 2 else 0, x.kind)
@@ -757,7 +774,7 @@ def _pad(low: Lowering, node: fx.Node) -> Tensor:
 
 
 @lowers(aten.slice_scatter.default)
-def _slice_scatter(low: Lowering, node: fx.Node) -> Tensor:
+def _slice_scatter(low: Lowering, node: Any) -> Tensor:
     x, source = low.tensor(node.args[0]), low.tensor(node.args[1])
     arguments = [*node.args[2:], *[None] * 4]
     dim = (arguments[0] or 0) % len(x.shape)
@@ -778,10 +795,10 @@ def _slice_scatter(low: Lowering, node: fx.Node) -> Tensor:
 
 
 @lowers(aten.select_scatter.default)
-def _select_scatter(low: Lowering, node: fx.Node) -> Tensor:
+def _select_scatter(low: Lowering, node: Any) -> Tensor:
     x, source = low.tensor(node.args[0]), low.tensor(node.args[1])
     dim = node.args[2] % len(x.shape)
-    at = low.int(node.args[3])
+    at = low.whole(node.args[3])
     if at.constant is not None and at.constant < 0:
         at = x.shape[dim] + at
 
@@ -792,7 +809,7 @@ def _select_scatter(low: Lowering, node: fx.Node) -> Tensor:
 
 
 @lowers(aten.gather.default)
-def _gather(low: Lowering, node: fx.Node) -> Tensor:
+def _gather(low: Lowering, node: Any) -> Tensor:
     x, index = low.tensor(node.args[0]), low.tensor(node.args[2])
     buffer = low.keep(x, "elements are picked from it by index")
     dim = node.args[1] % max(len(x.shape), 1)
@@ -806,7 +823,7 @@ def _gather(low: Lowering, node: fx.Node) -> Tensor:
 
 
 @lowers(aten.index.Tensor, aten._unsafe_index.Tensor)
-def _index(low: Lowering, node: fx.Node) -> Tensor:
+def _index(low: Lowering, node: Any) -> Tensor:
     """Elements picked by tensors of indices: their common shape takes the place of the dimensions they index."""
     x = low.tensor(node.args[0])
     given = {d: low.tensor(t) for d, t in enumerate(node.args[1]) if t is not None}
@@ -835,7 +852,7 @@ def _wrapped(index: Value, extent: Int) -> Value:
 
 
 @lowers(aten.index_select.default)
-def _index_select(low: Lowering, node: fx.Node) -> Tensor:
+def _index_select(low: Lowering, node: Any) -> Tensor:
     x, index = low.tensor(node.args[0]), low.tensor(node.args[2])
     buffer = low.keep(x, "elements are picked from it by index")
     dim = node.args[1] % max(len(x.shape), 1)
@@ -848,7 +865,7 @@ def _index_select(low: Lowering, node: fx.Node) -> Tensor:
 
 
 @lowers(aten.embedding.default)
-def _embedding(low: Lowering, node: fx.Node) -> Tensor:
+def _embedding(low: Lowering, node: Any) -> Tensor:
     table, index = low.tensor(node.args[0]), low.tensor(node.args[1])
     buffer = low.keep(table, "rows are picked from it by index")
 
@@ -859,7 +876,7 @@ def _embedding(low: Lowering, node: fx.Node) -> Tensor:
 
 
 @lowers(aten.copy.default)
-def _copy(low: Lowering, node: fx.Node) -> Tensor:
+def _copy(low: Lowering, node: Any) -> Tensor:
     source = low.tensor(node.args[1])
     kind = kind_of(low.dtype(node.meta["val"]))
     return low.lazy(node, lambda i: convert(broadcast(source, i), kind), [source])
@@ -874,11 +891,15 @@ def _strides(shape: Index) -> list[Int]:
 
 
 @lowers(aten.scatter.src, aten.scatter.value)
-def _scatter(low: Lowering, node: fx.Node) -> Tensor:
+def _scatter(low: Lowering, node: Any) -> Tensor:
     """One index along the dimension: every element knows whether it is the one."""
     x, index = low.tensor(node.args[0]), low.tensor(node.args[2])
     dim = node.args[1] % max(len(x.shape), 1)
-    if not x.shape or index.shape[dim] != 1 or any(a != b for d, (a, b) in enumerate(zip(index.shape, x.shape)) if d != dim):
+    if (
+        not x.shape
+        or index.shape[dim] != 1
+        or any(a != b for d, (a, b) in enumerate(zip(index.shape, x.shape)) if d != dim)
+    ):
         raise Unsupported("a scatter of several elements along its dimension")
     source = node.args[3]
 
@@ -902,7 +923,7 @@ def _dims(given: Any, rank: int) -> list[int]:
     return sorted({d % rank if rank else 0 for d in many} & set(range(rank)))
 
 
-def _reduction(low: Lowering, node: fx.Node, reducer: str, dims: Any, keepdim: bool) -> Tensor:
+def _reduction(low: Lowering, node: Any, reducer: str, dims: Any, keepdim: bool) -> Tensor:
     x = low.tensor(node.args[0])
     out_dtype = low.dtype(node.meta["val"])
     kind = kind_of(out_dtype)
@@ -926,13 +947,14 @@ def _reduction(low: Lowering, node: fx.Node, reducer: str, dims: Any, keepdim: b
     return result if keepdim else low.squeezed(result, axes)
 
 
-def _argument(node: fx.Node, position: int, name: str, default: Any) -> Any:
+def _argument(node: Any, position: int, name: str, default: Any) -> Any:
     return node.kwargs.get(name, node.args[position] if len(node.args) > position else default)
 
 
-@lowers(aten.sum.dim_IntList, aten.sum.default, aten.prod.dim_int, aten.prod.default, aten.amax.default, aten.amin.default,
-        aten.any.dim, aten.any.default, aten.all.default, aten.all.dim, aten.any.dims, aten.max.default, aten.min.default)  # fmt: skip
-def _reduce(low: Lowering, node: fx.Node) -> Tensor:
+@lowers(aten.sum.dim_IntList, aten.sum.default, aten.prod.dim_int, aten.prod.default, aten.amax.default,
+        aten.amin.default, aten.any.dim, aten.any.default, aten.all.default, aten.all.dim, aten.any.dims,
+        aten.max.default, aten.min.default)  # fmt: skip
+def _reduce(low: Lowering, node: Any) -> Tensor:
     name = str(node.target.overloadpacket).split(".")[-1]
     reducer = {"amax": "max", "amin": "min"}.get(name, name)
     if name in ("sum", "prod", "any", "all", "max", "min") and str(node.target).endswith(".default"):
@@ -953,7 +975,7 @@ def real_of(count: Int) -> Value:
 
 
 @lowers(aten.mean.dim, aten.mean.default)
-def _mean(low: Lowering, node: fx.Node) -> Tensor:
+def _mean(low: Lowering, node: Any) -> Tensor:
     x = low.tensor(node.args[0])
     whole = str(node.target).endswith("default")
     dims = None if whole else _argument(node, 1, "dim", None)
@@ -963,7 +985,7 @@ def _mean(low: Lowering, node: fx.Node) -> Tensor:
 
 
 @lowers(aten.var_mean.correction, aten.var.correction)
-def _var_mean(low: Lowering, node: fx.Node) -> Any:
+def _var_mean(low: Lowering, node: Any) -> Any:
     x = low.tensor(node.args[0])
     axes = _dims(_argument(node, 1, "dim", None), len(x.shape))
     correction = node.kwargs.get("correction", 1)
@@ -986,7 +1008,7 @@ def _var_mean(low: Lowering, node: fx.Node) -> Any:
     return (variance, mean) if "var_mean" in str(node.target) else variance
 
 
-def _extreme(low: Lowering, node: fx.Node, which: str, dim: Any, keepdim: bool) -> list[Tensor]:
+def _extreme(low: Lowering, node: Any, which: str, dim: Any, keepdim: bool) -> list[Tensor]:
     x = low.tensor(node.args[0])
     if x.kind != "f":
         raise Unsupported(f"{which} of integers")
@@ -1005,13 +1027,13 @@ def _extreme(low: Lowering, node: fx.Node, which: str, dim: Any, keepdim: bool) 
 
 
 @lowers(aten.max.dim, aten.min.dim)
-def _max_dim(low: Lowering, node: fx.Node) -> Any:
+def _max_dim(low: Lowering, node: Any) -> Any:
     which = "max" if "max" in str(node.target) else "min"
     return tuple(_extreme(low, node, which, node.args[1], bool(_argument(node, 2, "keepdim", False))))
 
 
 @lowers(aten.argmax.default, aten.argmin.default)
-def _argmax(low: Lowering, node: fx.Node) -> Tensor:
+def _argmax(low: Lowering, node: Any) -> Tensor:
     which = "max" if "max" in str(node.target) else "min"
     return _extreme(low, node, which, _argument(node, 1, "dim", None), bool(_argument(node, 2, "keepdim", False)))[1]
 
@@ -1020,47 +1042,47 @@ def _argmax(low: Lowering, node: fx.Node) -> Tensor:
 
 
 @lowers(aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default)
-def _matmul(low: Lowering, node: fx.Node) -> Tensor:
+def _matmul(low: Lowering, node: Any) -> Tensor:
     return contractions.matmul(low, node)
 
 
 @lowers(aten.convolution.default)
-def _convolution(low: Lowering, node: fx.Node) -> Tensor:
+def _convolution(low: Lowering, node: Any) -> Tensor:
     return contractions.convolution(low, node)
 
 
 @lowers(aten.convolution_backward.default)
-def _convolution_backward(low: Lowering, node: fx.Node) -> Any:
+def _convolution_backward(low: Lowering, node: Any) -> Any:
     return contractions.convolution_backward(low, node)
 
 
 @lowers(aten.max_pool2d_with_indices.default, aten.max_pool3d_with_indices.default)
-def _max_pool(low: Lowering, node: fx.Node) -> Any:
+def _max_pool(low: Lowering, node: Any) -> Any:
     return windows.max_pool(low, node)
 
 
 @lowers(aten.max_pool2d_with_indices_backward.default, aten.max_pool3d_with_indices_backward.default)
-def _max_pool_backward(low: Lowering, node: fx.Node) -> Any:
+def _max_pool_backward(low: Lowering, node: Any) -> Any:
     return windows.max_pool_backward(low, node)
 
 
 @lowers(aten.avg_pool1d.default, aten.avg_pool2d.default, aten.avg_pool3d.default)
-def _avg_pool(low: Lowering, node: fx.Node) -> Any:
+def _avg_pool(low: Lowering, node: Any) -> Any:
     return windows.avg_pool(low, node)
 
 
 @lowers(aten.avg_pool2d_backward.default, aten.avg_pool3d_backward.default)
-def _avg_pool_backward(low: Lowering, node: fx.Node) -> Any:
+def _avg_pool_backward(low: Lowering, node: Any) -> Any:
     return windows.avg_pool_backward(low, node)
 
 
 @lowers(aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool3d.default)
-def _adaptive(low: Lowering, node: fx.Node) -> Any:
+def _adaptive(low: Lowering, node: Any) -> Any:
     return windows.adaptive_avg_pool(low, node)
 
 
 @lowers(aten._adaptive_avg_pool2d_backward.default, aten._adaptive_avg_pool3d_backward.default)
-def _adaptive_backward(low: Lowering, node: fx.Node) -> Any:
+def _adaptive_backward(low: Lowering, node: Any) -> Any:
     return windows.adaptive_avg_pool_backward(low, node)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import fx
 
-from crucible.plan.index import ONE, ZERO, Int, Var, integer, product
+from crucible.plan.index import ZERO, Int, Var, integer, product
 from crucible.plan.value import Load, Value
 
 Index = tuple[Int, ...]
@@ -191,9 +191,3 @@ class Program:
 
 def extents(shape: Sequence[Int | int]) -> Index:
     return tuple(integer(s) for s in shape)
-
-
-__all__ = [
-    "ONE", "ZERO", "Buffer", "Contract", "Extern", "Index", "Keep", "Operation", "Program", "Reduce", "STORAGE", "Tensor",
-    "extents", "flat", "kind_of", "reshaped", "unflat",
-]  # fmt: skip

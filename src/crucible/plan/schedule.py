@@ -259,9 +259,7 @@ class Scheduler:
         operation = self.operations[self._source(source)]
         return operation.shape if isinstance(operation, Contract) else operation.outer_shape
 
-    def _row_stage(
-        self, r: Reduce, seen: _Seen, rows: Sequence[Int], inner: Index, lanes: int, split: bool
-    ) -> None:
+    def _row_stage(self, r: Reduce, seen: _Seen, rows: Sequence[Int], inner: Index, lanes: int, split: bool) -> None:
         at = self._row_home(r, seen, rows, inner, lanes, split)
         if at is None:
             row = self._fresh("row", product(list(rows)))
@@ -358,7 +356,7 @@ class Scheduler:
         for b in (count, mean, m2):
             self.made_by[b.name] = at
         inside = [s for s in split.inner if not (s is sample and len(c.batch) == 1)]
-        inner_vars = tuple([*split.inner_vars(inside), tile])
+        inner_vars = (*split.inner_vars(inside), tile)
 
         def body(o: Index, i: Index) -> tuple[Value, ...]:
             s, ch = split.index(o, dict(zip(inside, i)), (sample, channel))
@@ -407,7 +405,11 @@ class Scheduler:
         tensor, buffer = keep.tensor, keep.buffer
         for at in range(len(self.stages) - 1, self.floor - 1, -1):
             stage = self.stages[at]
-            if isinstance(stage, Map) and stage.element.extent == tensor.numel and self._latest(seen.loads, seen.results) < at:
+            if (
+                isinstance(stage, Map)
+                and stage.element.extent == tensor.numel
+                and self._latest(seen.loads, seen.results) < at
+            ):
                 break
         else:
             stage = Map(self._name("map"), self._fresh("i", tensor.numel))
@@ -553,7 +555,7 @@ class Scheduler:
 
 @dataclass
 class _Split:
-    """How an index is made of a row's and the rest: each variable is a row's, a row's times q plus a rest, or a rest."""
+    """How an index is made of a row's and the rest: a variable is a row's, a row's times q plus a rest, or a rest."""
 
     rows: dict[Var, tuple[int, Int]]  # variable to (position in the row index, q)
     inner: list[Var]  # variables with a rest

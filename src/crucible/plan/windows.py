@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from torch import fx
-
 from crucible.plan.index import ZERO, Int, Var, integer, of_atom
 from crucible.plan.program import Index, Tensor, flat
 from crucible.plan.value import Condition, Const, Fold, IndexValue, Inside, Masked, Multiple, Op, Value
@@ -24,7 +22,7 @@ def _loop(low: Lowering, kernel: Sequence[int]) -> tuple[tuple[Var, ...], list[I
     return tuple(v for v in made if v.extent != 1), [ZERO if v.extent == 1 else of_atom(v) for v in made]
 
 
-def _parameters(low: Lowering, node: fx.Node, rank: int, args: Sequence[Any]) -> list[list[int]]:
+def _parameters(low: Lowering, node: Any, rank: int, args: Sequence[Any]) -> list[list[int]]:
     """Lists of one or rank numbers, each made rank long."""
     out = []
     for given in args:
@@ -43,7 +41,7 @@ def _read(low: Lowering, x: Tensor, kernel: Sequence[int], stride: Sequence[int]
     return x
 
 
-def max_pool(low: Lowering, node: fx.Node) -> Any:
+def max_pool(low: Lowering, node: Any) -> Any:
     x = low.tensor(node.args[0])
     rank = 3 if "3d" in str(node.target) else 2
     given = [*node.args[1:], *[None] * 5]
@@ -94,17 +92,15 @@ def _check(low: Lowering, kernel: Sequence[int]) -> None:
 
 
 def _bounds(
-    at: Sequence[Int], extents: Sequence[Int], padding: Sequence[int], node: fx.Node, out: Sequence[Int],
+    at: Sequence[Int], extents: Sequence[Int], padding: Sequence[int], node: Any, out: Sequence[Int],
     kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int],
 ) -> tuple[Condition, ...]:  # fmt: skip
     """Bounds that matter: dimensions with padding, and those where a last window may hang over (ceil mode)."""
     ceil = any(a is True for a in node.args)
-    return tuple(
-        Inside(i, e) for i, e, p in zip(at, extents, padding) if p or ceil
-    )
+    return tuple(Inside(i, e) for i, e, p in zip(at, extents, padding) if p or ceil)
 
 
-def max_pool_backward(low: Lowering, node: fx.Node) -> Tensor:
+def max_pool_backward(low: Lowering, node: Any) -> Tensor:
     """Each input element asks the windows over it whether it was chosen."""
     g, x = low.tensor(node.args[0]), low.tensor(node.args[1])
     rank = 3 if "3d" in str(node.target) else 2
@@ -139,7 +135,7 @@ def max_pool_backward(low: Lowering, node: fx.Node) -> Tensor:
     return low.lazy(node, element, [g, indices], cost=4 * _size(kernel), folds=bool(loops))
 
 
-def avg_pool(low: Lowering, node: fx.Node) -> Tensor:
+def avg_pool(low: Lowering, node: Any) -> Tensor:
     x = low.tensor(node.args[0])
     name = str(node.target)
     rank = 3 if "3d" in name else 2 if "2d" in name else 1
@@ -158,12 +154,16 @@ def avg_pool(low: Lowering, node: fx.Node) -> Tensor:
         if conditions:
             value = Masked(conditions, value, Const(0.0, "f"), "f")
         total = Fold("sum", loops, (value,), 0, "f") if loops else value
-        return Op("div", (total, _divisor(index[lead:], extents, kernel, stride, padding, ceil, include, override)), "f")
+        return Op(
+            "div", (total, _divisor(index[lead:], extents, kernel, stride, padding, ceil, include, override)), "f"
+        )
 
-    return low.lazy(node, element, [x], cost=_size(kernel) * (1 + (x.cost if x.buffer is None else 0)) + 4, folds=bool(loops))
+    return low.lazy(
+        node, element, [x], cost=_size(kernel) * (1 + (x.cost if x.buffer is None else 0)) + 4, folds=bool(loops)
+    )
 
 
-def _avg_parameters(low: Lowering, node: fx.Node, rank: int, args: Sequence[Any]) -> Any:
+def _avg_parameters(low: Lowering, node: Any, rank: int, args: Sequence[Any]) -> Any:
     given = [*args, *[None] * 6]
     kernel = _parameters(low, node, rank, [given[0]])[0]
     stride = _parameters(low, node, rank, [given[1]])[0] if given[1] else kernel
@@ -193,7 +193,7 @@ def _divisor(
     return Op("to_f", (total,), "f")
 
 
-def avg_pool_backward(low: Lowering, node: fx.Node) -> Tensor:
+def avg_pool_backward(low: Lowering, node: Any) -> Tensor:
     g, x = low.tensor(node.args[0]), low.tensor(node.args[1])
     rank = 3 if "3d" in str(node.target) else 2
     kernel, stride, padding, ceil, include, override = _avg_parameters(low, node, rank, node.args[2:])
@@ -222,7 +222,7 @@ def avg_pool_backward(low: Lowering, node: fx.Node) -> Tensor:
     return low.lazy(node, element, [g], cost=4 * _size(kernel), folds=bool(loops))
 
 
-def adaptive_avg_pool(low: Lowering, node: fx.Node) -> Tensor:
+def adaptive_avg_pool(low: Lowering, node: Any) -> Tensor:
     """Where the output size divides the input size all windows are alike; else they differ, and torch does it."""
     x = low.tensor(node.args[0])
     shape = low.result_shape(node)
@@ -249,7 +249,7 @@ def _even(low: Lowering, source: Sequence[Int], target: Sequence[Int]) -> list[i
     return kernel
 
 
-def adaptive_avg_pool_backward(low: Lowering, node: fx.Node) -> Tensor:
+def adaptive_avg_pool_backward(low: Lowering, node: Any) -> Tensor:
     g, x = low.tensor(node.args[0]), low.tensor(node.args[1])
     rank = 3 if "3d" in str(node.target) else 2
     lead = len(x.shape) - rank

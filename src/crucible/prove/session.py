@@ -335,8 +335,8 @@ class Session:
     # --- asking -----------------------------------------------------------------------------------------------------
 
     def _request(self, child: Child, message: dict[str, Any]) -> dict[str, Any]:
-        # A little more than the build may take: a build that is too slow should be named as one. nvcc takes a minute for
-        # a module with torch's headers, and a file may have several.
+        # A little more than the build may take: a build that is too slow should be named as one. nvcc takes a minute
+        # for a module with torch's headers, and a file may have several.
         building = message["op"] in ("load", "construct")
         extra = (240 if self.options.device == "cuda" else 5) if building else 0
         return child.request(message, timeout=self.options.timeout + extra)
