@@ -33,7 +33,7 @@ lint: setup
 	$(PY) -m mypy
 
 test: lint
-	$(PY) -m pytest -n $(WORKERS) -m "not gpu and not exhaustive"
+	$(PY) -m pytest -n $(WORKERS) --durations=25 -m "not gpu and not exhaustive"
 
 quick: lint
 	$(PY) -m pytest -n $(WORKERS) -m "quick and not gpu"
