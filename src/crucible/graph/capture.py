@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
 import logging
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,7 +70,7 @@ def capture(model: torch.nn.Module, args: Example, *, kwargs: dict[str, Any] | N
     shapes = _grouped(model, pytree.tree_map(_all_free, tuple(args)))
     model, args = _off_meta(model), pytree.tree_map(_allocated, tuple(args))
     try:
-        with warnings.catch_warnings(), _quiet():
+        with warnings.catch_warnings(), _quiet(), _free_lengths():
             warnings.simplefilter("ignore")
             program = export(model, tuple(args), kwargs, dynamic_shapes=shapes, strict=False)
             program = program.run_decompositions({})
@@ -115,6 +116,28 @@ def _all_free(value: Any) -> Any:
     from torch.export import Dim
 
     return dict.fromkeys(range(value.dim()), Dim.AUTO) if isinstance(value, torch.Tensor) else None
+
+
+@contextlib.contextmanager
+def _free_lengths() -> Iterator[None]:
+    """Where torch's own code would fix a size that the Model leaves open, say the same in other operators."""
+    original = torch.max_pool1d
+
+    def max_pool1d(
+        x: torch.Tensor, kernel: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+    ) -> torch.Tensor:
+        def pair(value: Any, other: int) -> list[Any]:
+            return [other, *(value if isinstance(value, (list, tuple)) else [value])]
+
+        step = pair(stride, 1) if stride is not None and stride != [] else pair(kernel, 1)
+        wide = x.unsqueeze(-2)
+        return torch.max_pool2d(wide, pair(kernel, 1), step, pair(padding, 0), pair(dilation, 1), ceil_mode).squeeze(-2)
+
+    torch.max_pool1d = max_pool1d  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        torch.max_pool1d = original
 
 
 class _quiet:
