@@ -1,8 +1,8 @@
 // The contraction engine for any chip and any type: fused multiply-adds in `accum`.
 //
 // Block tile BM x BN, BK deep, (BM / TM) * (BN / TN) threads. Shared: two buffers of a BK x BM and a BK x BN panel,
-// k outermost, each k padded by 16 bytes. Registers: TM x TN sums, in float also those of the last SPAN k, and the next
-// tile's elements. A k costs a thread (TM + TN) * sizeof(accum) bytes of shared memory in 16-byte loads and TM * TN
+// k outermost, each k padded by 16 bytes. Registers: TM x TN sums, where there is room also those of the last SPAN k, and the
+// next tile's elements. A k costs a thread (TM + TN) * sizeof(accum) bytes of shared memory in 16-byte loads and TM * TN
 // operations.
 #pragma once
 
@@ -16,8 +16,8 @@ struct Simt {
   static constexpr int threads = (BM / TM) * (BN / TN);
   static constexpr int blocks_per_sm = 1;
   static constexpr int V = 16 / sizeof(accum);  // elements of a 16-byte load
-  static constexpr int SPAN = 128;              // k in one serial sum of floats; a longer one would lose more bits
-  static constexpr bool SPANS = sizeof(accum) == 4;
+  static constexpr int SPAN = 128;              // k in one serial sum; a longer one would lose more bits
+  static constexpr bool SPANS = sizeof(accum) == 4 || TM * TN <= 32;  // a large tile of doubles has no registers left
   static_assert(TM % V == 0 && TN % V == 0 && BM % TM == 0 && BN % TN == 0 && BN % 32 == 0, "tile does not divide");
   static_assert(SPAN % BK == 0 && threads % 32 == 0 && threads <= 1024, "bad tile depth or thread count");
 
