@@ -530,8 +530,12 @@ def _log_sigmoid(low: Lowering, node: Any) -> Any:
     x = low.tensor(node.args[0])
     out = Tensor(node.name, x.shape, x.dtype, lambda i: Op("log_sigmoid", (x.at(i),), "f"), x.cost + 24, x.folds, None,
                  x.results, (*x.nodes, node.name))  # fmt: skip
-    # The second result is scratch space of torch's kernel: its derivative is computed from x, so anything will do.
-    return out, out
+
+    def small(i: Index) -> Value:
+        """exp(-|x|), which the derivative is computed from."""
+        return Op("exp", (Op("neg", (Op("abs", (x.at(i),), "f"),), "f"),), "f")
+
+    return out, Tensor(node.name, x.shape, x.dtype, small, x.cost + 10, x.folds, None, x.results, x.nodes)
 
 
 @lowers(aten.clamp.default, aten.clamp.Tensor, aten.clamp_min.default, aten.clamp_max.default, aten.clamp_min.Tensor,
