@@ -31,6 +31,7 @@ MANIFEST = manifest()
 ENTRIES = [e for e in MANIFEST.EXPECTATIONS if e.simulator]
 
 
+QUICK = 3  # of each kind in the run of a few minutes
 ALIKE = 1  # broken and hostile files that are found out for the same reason: so many of each, beside the quick ones
 
 
@@ -39,9 +40,10 @@ def _cases() -> list[Any]:
 
     Hostile files are tried on every reference problem; in the ordinary run on the first of them only.
     """
-    cases, seen = [], Counter()
+    cases, seen, quick = [], Counter(), Counter()
     for entry in ENTRIES:
-        marks = [pytest.mark.quick] if entry.quick else []
+        quick[entry.kind] += entry.quick
+        marks = [pytest.mark.quick] if entry.quick and quick[entry.kind] <= QUICK else []
         alike = (entry.kind, tuple(sorted(entry.codes)))
         elsewhere = entry.kind == "hostile" and "@" in entry.name and not entry.name.endswith(f"@{MANIFEST.FIVE[0]}")
         if elsewhere or (entry.kind in ("broken", "hostile") and not entry.quick and seen[alike] >= ALIKE):
