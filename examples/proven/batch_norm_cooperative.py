@@ -39,7 +39,7 @@ __global__ void forward_kernel(const T* __restrict__ x, const T* __restrict__ ga
   const int64_t c = block.group_index().x, count = batch * plane;
   acc_t mean, variance;
   if (training) {
-    acc_t sum = 0, squares = 0, off = 0;
+    acc_t sum = 0, squares = 0;
     for (int64_t i = block.thread_rank(); i < count; i += block.size()) {
       sum += static_cast<acc_t>(x[(i / plane * channels + c) * plane + i % plane]);
     }
@@ -47,12 +47,8 @@ __global__ void forward_kernel(const T* __restrict__ x, const T* __restrict__ ga
     for (int64_t i = block.thread_rank(); i < count; i += block.size()) {
       const acc_t d = static_cast<acc_t>(x[(i / plane * channels + c) * plane + i % plane]) - mean;
       squares += d * d;
-      off += d;
     }
-    // What the mean is off by, a few units of its last place after a long sum, is in the deviations from it.
-    off = block_sum(block, off, scratch) / static_cast<acc_t>(count);
-    squares = block_sum(block, squares, scratch) - off * off * static_cast<acc_t>(count);
-    mean += off;
+    squares = block_sum(block, squares, scratch);
     variance = squares / static_cast<acc_t>(count);
     if (block.thread_rank() == 0) {
       const acc_t m = static_cast<acc_t>(momentum), unbiased = squares / static_cast<acc_t>(count - 1);

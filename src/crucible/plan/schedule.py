@@ -208,7 +208,9 @@ class Scheduler:
             if at >= self.floor and isinstance(self.stages[at], Contraction) and self._source(name) == name:
                 stage = self.stages[at]
                 assert isinstance(stage, Contraction)
+                # What the stage itself writes is there only after it: other results of it, and its stores.
                 others = {x for x in seen.results if self.made_by[self._source(x)] == at} - {name}
+                others |= {b for b in seen.loads if self.made_by.get(b, -1) == at}
                 if not others and self._latest(seen.loads, seen.results, but=at) < at:
                     best = at, stage
         return best
