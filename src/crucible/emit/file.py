@@ -63,7 +63,7 @@ def write_file(request: Request) -> str:
                     parts[part].append(Functor(label, renamed, f.pointers, f.sizes, f.extra, f"run_{label}",
                                                f.functions,
                                                f.structs, f.templates))  # fmt: skip
-    sections = [_header(request), _imports(request.source), _cuda(parts), _builder(request, parts)]
+    sections = [_header(request), _imports(), _cuda(parts), _builder(request, parts)]
     for mode in request.modes:
         sections.append(_functions(mode))
     sections.append(_constants(request))
@@ -85,10 +85,9 @@ def _header(request: Request) -> str:
     return "\n".join(lines)
 
 
-def _imports(source: str) -> str:
+def _imports() -> str:
     wanted = ["import torch", "import torch.nn as nn", "from torch.autograd.function import once_differentiable",
               "from torch.utils.cpp_extension import load_inline"]  # fmt: skip
-    del source
     return "\n".join(["import hashlib", "import inspect", "", *wanted])
 
 
@@ -216,14 +215,9 @@ def _builder(request: Request, parts: dict[str, list[Functor]]) -> str:
     return "\n\n".join([*bindings, f"_SOURCES = {{{table}}}"]) + "\n" + body + "\n\n" + settings.source() + _EXPECT
 
 
-def _floats(mode: Mode) -> list[Buffer]:
-    return mode.arguments
-
-
 def _functions(mode: Mode) -> str:
     """forward and backward of a mode, and the autograd function that joins them."""
     names = [b.name for b in mode.arguments]
-    sizes = sizes_of(mode)
     out = [_forward_function(mode, f"_{mode.name}_forward")]
     if mode.joint.wanted:
         out.append(_backward_function(mode))
@@ -256,7 +250,6 @@ def _functions(mode: Mode) -> str:
         f"ctx.needs_input_grad, ctx.sizes, ctx.saved_tensors, {', '.join(tangible)})",
     ]
     out.append("\n".join(lines))
-    del sizes
     return "\n\n\n".join(out)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -50,14 +50,6 @@ class Mode:
     @property
     def tangents(self) -> list[Buffer]:
         return [b for b in self.plan.program.buffers.values() if b.role == "tangent"]
-
-
-@dataclass
-class Text:
-    """Lines of a function, with what was allocated so far."""
-
-    lines: list[str] = field(default_factory=list)
-    made: set[str] = field(default_factory=set)
 
 
 def sizes_of(mode: Mode) -> list[str]:

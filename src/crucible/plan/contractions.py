@@ -128,7 +128,7 @@ def convolution(low: Lowering, node: Any) -> Tensor:
     stride, padding, dilation, transposed, _output_padding, groups = node.args[3:9]
     window = _window(low, weight, (stride, padding, dilation, groups))
     shape = low.result_shape(node)
-    made = (_transposed if transposed else _forward)(low, node, x, weight, window, shape, "")
+    made = _convolved(low, node, x, weight, window, shape, "", transposed=transposed)
     if bias is None:
         return made
     return low.lazy(node, lambda i: Op("add", (made.at(i), bias.at((i[1],))), "f"), [made, bias], cost=1)
@@ -140,8 +140,7 @@ def convolution_backward(low: Lowering, node: Any) -> Any:
     window = _window(low, weight, (stride, padding, dilation, groups))
     grad_x = grad_w = grad_b = None
     if wanted[0]:
-        # The derivative of a gather is the scatter of the same window, and the other way round.
-        grad_x = (_forward if transposed else _transposed)(low, node, g, weight, window, x.shape, "_x", backward=True)
+        grad_x = _convolved(low, node, g, weight, window, x.shape, "_x", transposed=not transposed)
     if wanted[1]:
         grad_w = _weight_gradient(low, node, g, x, weight, window, transposed)
     if wanted[2]:
@@ -165,69 +164,61 @@ def _pixels(low: Lowering, shape: Index, groups: int) -> tuple[tuple[Var, ...], 
     return (group,), cols, index[0], _of(group), index[1:]
 
 
-def _forward(
-    low: Lowering, node: Any, x: Tensor, weight: Tensor, window: Window, shape: Index, suffix: str, *,
-    backward: bool = False,
+def _convolved(
+    low: Lowering, node: Any, x: Tensor, weight: Tensor, window: Window, shape: Index, suffix: str, *, transposed: bool
 ) -> Tensor:  # fmt: skip
-    """The convolution of x. Backward of a transposed one: its weight is (in, out, ...) seen from there."""
+    """The convolution of x, or its transposed: output pixel y gets x[(y + pad - tap*dilation) / stride] if it divides.
+
+    Each is the derivative of the other by its input, with the same weight.
+    """
     x, weight = low.operand(x), low.operand(weight)
-    groups = window.groups
-    rows_per = shape[1] // groups
-    depth_per = x.shape[1] // groups
-    batch, cols, sample, group, pixel = _pixels(low, shape, groups)
+    rows_per = shape[1] // window.groups
+    depth_per = x.shape[1] // window.groups
+    batch, cols, sample, group, pixel = _pixels(low, shape, window.groups)
     rows = low.fresh("m", rows_per)
     depth = low.fresh("k", depth_per * window.taps)
     channel, *tap = unflat(_of(depth), (depth_per, *map(integer, window.kernel)))
-    at = [p * s - pad + t * d for p, s, pad, t, d in zip(pixel, window.stride, window.padding, tap, window.dilation)]
 
     def a() -> Value:
+        if transposed:
+            return weight.at((group * depth_per + channel, _of(rows), *tap))
         return weight.at((group * rows_per + _of(rows), channel, *tap))
 
     def b() -> Value:
+        if transposed:
+            at, conditions = _reached(pixel, tap, x.shape[2:], window)
+            inside = x.at((sample, group * depth_per + channel, *at))
+            return Masked(conditions, inside, Const(0.0, "f"), "f")
+        at = _under(pixel, tap, window)
         inside = x.at((sample, group * depth_per + channel, *at))
         return _guarded([Inside(i, s) for i, s in zip(at, x.shape[2:])], inside, window)
 
     contract = Contract(
         low.buffer_name(f"{node.name}{suffix}_sum"), batch, rows, cols, depth, a, b,
-        (sample, group * rows_per + _of(rows), *pixel), shape, True, False, "conv", (x, weight), node.name,
+        (sample, group * rows_per + _of(rows), *pixel), shape, not transposed or window.taps > 1, False, "conv",
+        (x, weight), node.name,
     )  # fmt: skip
     return low.add_contract(contract)
 
 
-def _transposed(
-    low: Lowering, node: Any, x: Tensor, weight: Tensor, window: Window, shape: Index, suffix: str, *,
-    backward: bool = False,
-) -> Tensor:  # fmt: skip
-    """The transposed convolution of x: output pixel y gets x[(y + pad - tap*dilation) / stride] where that divides."""
-    x, weight = low.operand(x), low.operand(weight)
-    groups = window.groups
-    rows_per = shape[1] // groups
-    depth_per = x.shape[1] // groups
-    batch, cols, sample, group, pixel = _pixels(low, shape, groups)
-    rows = low.fresh("m", rows_per)
-    depth = low.fresh("k", depth_per * window.taps)
-    channel, *tap = unflat(_of(depth), (depth_per, *map(integer, window.kernel)))
-    reach = [p + pad - t * d for p, pad, t, d in zip(pixel, window.padding, tap, window.dilation)]
+def _under(pixel: Sequence[Int], tap: Sequence[Int], window: Window) -> list[Int]:
+    """The input pixel that a tap of the window over an output pixel reads."""
+    return [p * s - pad + t * d for p, s, pad, t, d in zip(pixel, window.stride, window.padding, tap, window.dilation)]
 
-    def a() -> Value:
-        return weight.at((group * depth_per + channel, _of(rows), *tap))
 
-    def b() -> Value:
-        conditions: list[Condition] = []
-        at: list[Int] = []
-        for r, s, extent in zip(reach, window.stride, x.shape[2:]):
-            conditions.append(Inside(r, extent * s if s > 1 else extent))
-            if s > 1:
-                conditions.append(Multiple(r, integer(s)))
-            at.append(r // s if s > 1 else r)
-        inside = x.at((sample, group * depth_per + channel, *at))
-        return Masked(tuple(conditions), inside, Const(0.0, "f"), "f")
-
-    contract = Contract(
-        low.buffer_name(f"{node.name}{suffix}_sum"), batch, rows, cols, depth, a, b,
-        (sample, group * rows_per + _of(rows), *pixel), shape, window.taps > 1, False, "conv", (x, weight), node.name,
-    )  # fmt: skip
-    return low.add_contract(contract)
+def _reached(
+    pixel: Sequence[Int], tap: Sequence[Int], extents: Sequence[Int], window: Window
+) -> tuple[list[Int], tuple[Condition, ...]]:
+    """The input pixel that reaches an output pixel through a tap, and when there is one."""
+    conditions: list[Condition] = []
+    at: list[Int] = []
+    for p, pad, t, d, s, extent in zip(pixel, window.padding, tap, window.dilation, window.stride, extents):
+        reach = p + pad - t * d
+        conditions.append(Inside(reach, extent * s if s > 1 else extent))
+        if s > 1:
+            conditions.append(Multiple(reach, integer(s)))
+        at.append(reach // s if s > 1 else reach)
+    return at, tuple(conditions)
 
 
 def _weight_gradient(
@@ -246,7 +237,7 @@ def _weight_gradient(
     depth = low.fresh("k", plain.shape[0] * product(plain.shape[2:]))
     sample, *pixel = unflat(_of(depth), (plain.shape[0], *plain.shape[2:]))
     channel, *tap = unflat(_of(cols), (cols_per, *map(integer, window.kernel)))
-    at = [p * s - pad + t * d for p, s, pad, t, d in zip(pixel, window.stride, window.padding, tap, window.dilation)]
+    at = _under(pixel, tap, window)
 
     def a() -> Value:
         return plain.at((sample, _of(group) * rows_per + _of(rows), *pixel))

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import fx
 
-from crucible.plan.index import ZERO, Int, Var, integer, product
+from crucible.plan.index import ZERO, Int, Var, product
 from crucible.plan.value import Load, Value
 
 Index = tuple[Int, ...]
@@ -187,7 +187,3 @@ class Program:
 
     def hint(self, value: Int) -> int:
         return value.hint(self.hints)
-
-
-def extents(shape: Sequence[Int | int]) -> Index:
-    return tuple(integer(s) for s in shape)
