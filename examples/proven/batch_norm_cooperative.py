@@ -35,15 +35,17 @@ __global__ void forward_kernel(const T* __restrict__ x, const T* __restrict__ ga
                                int64_t batch, int64_t channels, int64_t plane, double eps, double momentum, bool training) {
   using acc_t = at::acc_type<T, true>;
   __shared__ acc_t scratch[kThreads / 32];
+  __shared__ double wide[kThreads / 32];
   const cg::thread_block block = cg::this_thread_block();
   const int64_t c = block.group_index().x, count = batch * plane;
   acc_t mean, variance;
   if (training) {
-    acc_t sum = 0, squares = 0;
+    double sum = 0;  // thousands of addends for each thread: in float the mean of a constant would not be that constant
+    acc_t squares = 0;
     for (int64_t i = block.thread_rank(); i < count; i += block.size()) {
       sum += static_cast<acc_t>(x[(i / plane * channels + c) * plane + i % plane]);
     }
-    mean = block_sum(block, sum, scratch) / static_cast<acc_t>(count);
+    mean = static_cast<acc_t>(block_sum(block, sum, wide) / static_cast<double>(count));
     for (int64_t i = block.thread_rank(); i < count; i += block.size()) {
       const acc_t d = static_cast<acc_t>(x[(i / plane * channels + c) * plane + i % plane]) - mean;
       squares += d * d;
