@@ -112,7 +112,7 @@ def _judged(part: torch.Tensor, mask: torch.Tensor | None, start: int) -> torch.
 
 
 def sampled(x: torch.Tensor) -> torch.Tensor:
-    """Every n-th element of a very large tensor: enough for a yardstick, which needs no single element."""
+    """Every n-th element of a very large tensor: enough for the further terms of a yardstick."""
     flat = x.reshape(-1)
     return flat if flat.numel() <= YARD_ELEMENTS else flat[:: flat.numel() // YARD_ELEMENTS + 1]
 

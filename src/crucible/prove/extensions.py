@@ -23,6 +23,30 @@ def anonymous(function: Any) -> Any:
     return function
 
 
+class _Memory:
+    """Bytes of the GPU, for ``torch.as_tensor``."""
+
+    def __init__(self, address: int, size: int) -> None:
+        self.__cuda_array_interface__ = {"shape": (size,), "typestr": "|u1", "data": (address, False), "version": 2}
+
+
+def pointed_at(numbers: list[int]) -> list[torch.Tensor]:
+    """The memory that functions get as plain addresses: from each number inside a tensor's memory to that memory's end."""
+    if not numbers or not torch.cuda.is_available():
+        return []
+    found = []
+    for segment in torch.cuda.memory_snapshot():
+        first = segment["address"]
+        for block in segment["blocks"]:
+            last = first + block["size"]
+            if block["state"] == "active_allocated":
+                for number in sorted({n for n in numbers if first <= n < last}):
+                    size = min(last, first + block.get("requested_size", block["size"])) - number
+                    found.append(torch.as_tensor(_Memory(number, size), device="cuda"))
+            first = last
+    return found
+
+
 class ExtensionWatch:
     """Wraps ``load_inline`` and ``load`` of this process; one instance a process, before the candidate is imported."""
 
@@ -70,7 +94,9 @@ class ExtensionWatch:
 
     @staticmethod
     def _copies(args: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        return [(a, a.detach().clone()) for a in args if isinstance(a, torch.Tensor) and a.is_floating_point()]
+        given = [a for a in args if isinstance(a, torch.Tensor) and a.is_floating_point()]
+        given += pointed_at([a for a in args if isinstance(a, int)])
+        return [(a, a.detach().clone()) for a in given]
 
     @staticmethod
     def _spoil(result: Any, before: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
@@ -81,4 +107,4 @@ class ExtensionWatch:
                     r.detach().fill_(float("nan"))
             for tensor, old in before:
                 if not torch.equal(tensor.detach(), old):
-                    tensor.detach().fill_(float("nan"))
+                    tensor.detach().fill_(float("nan") if tensor.is_floating_point() else 0xFF)  # all ones are a nan

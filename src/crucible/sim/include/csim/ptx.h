@@ -96,6 +96,10 @@ template <class T> using Unsigned = std::make_unsigned_t<T>;
 template <class T> inline constexpr bool is_scalar_half = std::is_same_v<T, __half> || std::is_same_v<T, __nv_bfloat16>;
 template <class T> inline constexpr bool is_pair = std::is_same_v<T, __half2> || std::is_same_v<T, __nv_bfloat162>;
 
+// Of two zeros the positive one is the larger.
+template <class T> inline T least(T a, T b) { return a == b ? (std::signbit(a) ? a : b) : std::fmin(a, b); }
+template <class T> inline T greatest(T a, T b) { return a == b ? (std::signbit(a) ? b : a) : std::fmax(a, b); }
+
 #define CSIM_PTX_BINARY(name, whole, real, half, pair)                                   \
     template <class T> inline T name(T a, T b) {                                         \
         if constexpr (is_pair<T>) return pair(a, b);                                     \
@@ -106,11 +110,11 @@ template <class T> inline constexpr bool is_pair = std::is_same_v<T, __half2> ||
 CSIM_PTX_BINARY(add, (T)((Unsigned<T>)a + (Unsigned<T>)b), a + b, __hadd, __hadd2)
 CSIM_PTX_BINARY(sub, (T)((Unsigned<T>)a - (Unsigned<T>)b), a - b, __hsub, __hsub2)
 CSIM_PTX_BINARY(mul, (T)((uint64_t)a * (uint64_t)b), a* b, __hmul, __hmul2)
-CSIM_PTX_BINARY(min, a < b ? a : b, std::fmin(a, b), __hmin, __hmin2)
-CSIM_PTX_BINARY(max, a > b ? a : b, std::fmax(a, b), __hmax, __hmax2)
-CSIM_PTX_BINARY(min_nan, a < b ? a : b, std::isnan(a) || std::isnan(b) ? (T)NAN : std::fmin(a, b), __hmin_nan,
+CSIM_PTX_BINARY(min, a < b ? a : b, least(a, b), __hmin, __hmin2)
+CSIM_PTX_BINARY(max, a > b ? a : b, greatest(a, b), __hmax, __hmax2)
+CSIM_PTX_BINARY(min_nan, a < b ? a : b, std::isnan(a) || std::isnan(b) ? (T)NAN : least(a, b), __hmin_nan,
         __hmin2_nan)
-CSIM_PTX_BINARY(max_nan, a > b ? a : b, std::isnan(a) || std::isnan(b) ? (T)NAN : std::fmax(a, b), __hmax_nan,
+CSIM_PTX_BINARY(max_nan, a > b ? a : b, std::isnan(a) || std::isnan(b) ? (T)NAN : greatest(a, b), __hmax_nan,
         __hmax2_nan)
 #undef CSIM_PTX_BINARY
 template <class T> inline T fma(T a, T b, T c) {
