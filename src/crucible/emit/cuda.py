@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from crucible.emit.writer import TYPES, Block, Writer, indented, pointer
 from crucible.plan import reducers
+from crucible.plan.boxes import GradientTile, WindowTile
 from crucible.plan.index import ZERO, Int, Var, of_atom, product
 from crucible.plan.program import STORAGE, Buffer, unflat
 from crucible.plan.schedule import written
@@ -22,7 +23,7 @@ class Functor:
     text: str
     pointers: list[str]
     sizes: list[str]
-    extra: list[str]  # "parts", "splits", "grade": further arguments of the launcher
+    extra: list[str]  # "parts", "splits", "packed": further arguments of the launcher
     launcher: str
     functions: set[str] = field(default_factory=set)
     structs: set[str] = field(default_factory=set)
@@ -101,7 +102,7 @@ def _assemble(
     lines = [f"// {c}" for c in comment]
     lines += [f"struct {name} {{", *indented(members), "", *indented(body), "};"]
     arguments = [f"uint64_t {pointer(b)}" for b in pointers] + [f"int64_t {s}" for s in sizes]
-    arguments += [{"parts": "uint64_t parts", "splits": "int splits", "grade": "int grade"}[e] for e in extra]
+    arguments += [{"parts": "uint64_t parts", "splits": "int splits", "packed": "uint64_t packed"}[e] for e in extra]
     arguments.append("uint64_t stream")
     fill = []
     for b in pointers:
@@ -318,6 +319,67 @@ def _operand(parts: _Parts, name: str, value: Value, fixed: list[Var], stage: Co
     ]
 
 
+def _placed(
+    parts: _Parts, name: str, value: Value, which: Var, place: tuple[Var, ...], inside: list[str], batch: tuple[Var, ...]
+) -> list[str]:  # fmt: skip
+    """``b_at`` and ``b_in`` (or ``a_at`` and ``a_in``): a pixel, decoded once, and the element of a channel there."""
+    w = parts.writer({which: "channel"})
+    fixed = [*batch, *place]
+    w.hoist = frozenset(fixed)
+    for v in fixed:
+        w.top.names[v] = f"at.{v.name}"
+    w.expect([value])
+    text = w.value(value, w.top)
+    d = parts.writer()
+    _decoded(d, batch, "z", [v.extent for v in batch], d.top)
+    for k, v in enumerate(place):
+        d.top.names[v] = f"i{k}"
+    used = [v for v in fixed if any(f"at.{v.name}" in line for line in [*w.top.lines, text])]
+    fields = [(v.name, d.int(_plain(v), d.top)) for v in used]
+    fields += [(n, d.int(i, d.top)) for i, n in w.hoisted.items()]
+    members = "".join(f"Index {n}; " for n, _ in fields)
+    struct = f"{name.upper()}At"
+    return [
+        f"struct {struct} {{ {members}bool inside; }};",
+        f"__device__ __forceinline__ {struct} {name}_at(Index z, Index i0, Index i1, Index i2, Index i3) const {{",
+        *indented(d.top.lines),
+        f"  return {{{', '.join([*(t for _, t in fields), ' && '.join(inside) or 'true'])}}};",
+        "}",
+        f"__device__ __forceinline__ accum {name}_in(const {struct}& at, Index channel) const {{",
+        *indented(w.top.lines),
+        f"  return {text};",
+        "}",
+    ]
+
+
+def _window(parts: _Parts, stage: Contraction, tile: WindowTile | GradientTile) -> list[str]:
+    """The form of a window, and the elements of its tensors by channel and pixel."""
+    c = stage.contract
+    s = c.sliding
+    assert s is not None and stage.source is not None
+    for e in (*s.extents, *s.limits):
+        parts.need(e)
+    form = s.form
+    rows = [
+        ("Box", tile.box), ("Kernel", form.kernel), ("Stride", form.stride), ("Dilation", form.dilation),
+        ("Shift", form.shift),
+    ]  # fmt: skip
+    extents = " : ".join([*(f"d == {k} ? {e}" for k, e in enumerate(s.extents[:-1])), str(s.extents[-1])])
+    seen = [f"inside(i{k}, {limit})" for k, limit in enumerate(s.limits) if limit != 1 or form.kernel[k] > 1]
+    lines = [
+        *(f"using {name} = Dims<{', '.join(map(str, values))}>;" for name, values in rows),
+        f"static constexpr bool flipped = {str(form.flipped).lower()};",
+        f"__host__ __device__ Index extent(int d) const {{ return {extents}; }}",
+        f"__host__ __device__ Index groups() const {{ return {c.batch[-1].extent}; }}",
+        f"__host__ __device__ Index channels() const {{ return {s.channel.extent}; }}",
+        *_placed(parts, "b", stage.source, s.channel, s.position, seen, c.batch),
+    ]
+    if stage.plain is not None:
+        there = [f"i{k} < {e}" for k, e in enumerate(s.extents) if e != 1]
+        lines += _placed(parts, "a", stage.plain, c.rows, s.pixel, there, c.batch)
+    return lines
+
+
 def _contraction(stage: Contraction, buffers: Mapping[str, Buffer], comment: Iterable[str]) -> Functor:
     c = stage.contract
     parts = _Parts(stage, buffers)
@@ -328,12 +390,14 @@ def _contraction(stage: Contraction, buffers: Mapping[str, Buffer], comment: Ite
         f"static constexpr bool a_along_k = {str(c.a_along_k).lower()}, b_along_k = {str(c.b_along_k).lower()}, "
         f"statistics = {str(stage.statistics is not None).lower()};",
         f"static constexpr int group = {stage.statistics.group if stage.statistics is not None else 0};",
+        f"static constexpr bool boxed = {str(isinstance(stage.tile, WindowTile)).lower()};",
         f"__host__ __device__ Index batches() const {{ return {product(extents)}; }}",
         f"__host__ __device__ Index rows() const {{ return {c.rows.extent}; }}",
         f"__host__ __device__ Index cols() const {{ return {c.cols.extent}; }}",
         f"__host__ __device__ Index depth() const {{ return {c.depth.extent}; }}",
         *_operand(parts, "a", stage.a, [*c.batch, c.rows], stage),
         *_operand(parts, "b", stage.b, [*c.batch, c.cols], stage),
+        *(_window(parts, stage, stage.tile) if isinstance(stage.tile, (WindowTile, GradientTile)) else []),
     ]
     w = parts.writer()
     _decoded(w, c.batch, "z", extents, w.top)
@@ -370,9 +434,13 @@ def _contraction(stage: Contraction, buffers: Mapping[str, Buffer], comment: Ite
             f"  {pointer(stats.m2.name)}[at] = m2;",
             "}",
         ]
-    launch = _launch_contraction(stage)
-    extra = ["grade"] if "grade" in launch else []
-    return _assemble(parts, stage.name, comment, body, launch, extra, {"contract.cuh"})
+    boxed = isinstance(stage.tile, WindowTile)
+    gradient = isinstance(stage.tile, GradientTile)
+    templates = {"window.cuh" if boxed else "window_gradient.cuh" if gradient else "contract.cuh"}
+    parts.need(stage.splits)
+    return _assemble(
+        parts, stage.name, comment, body, _launch_contraction(stage), ["packed"] if boxed else [], templates
+    )
 
 
 def _splits_in(stage: Contraction) -> set[Var]:

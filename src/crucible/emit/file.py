@@ -112,7 +112,7 @@ def _cuda(parts: dict[str, list[Functor]]) -> str:
 
 def _signature(f: Functor) -> str:
     arguments = ["uint64_t"] * len(f.pointers) + ["int64_t"] * len(f.sizes)
-    arguments += [{"parts": "uint64_t", "splits": "int"}[e] for e in f.extra]
+    arguments += [{"parts": "uint64_t", "splits": "int", "packed": "uint64_t"}[e] for e in f.extra]
     return f"void run_{f.name}({', '.join([*arguments, 'uint64_t'])});"
 
 

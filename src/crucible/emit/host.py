@@ -12,10 +12,11 @@ from torch import fx
 from crucible.emit.cuda import Functor
 from crucible.graph.capture import Graph
 from crucible.graph.joint import Joint
+from crucible.plan.boxes import WindowTile
 from crucible.plan.index import Int, product
 from crucible.plan.program import Buffer
 from crucible.plan.schedule import Plan, read, written
-from crucible.plan.stages import Call, Row, Stage
+from crucible.plan.stages import Call, Contraction, Row, Stage
 from crucible.plan.symbols import python_text
 
 DTYPES = {"scalar": "dtype", "accum": "_accumulated(dtype)", "int64": "torch.int64", "int32": "torch.int32",
@@ -25,7 +26,7 @@ PART_BYTES = 8  # no field of a partial result is larger
 
 def python(value: Int) -> str:
     """A size as Python."""
-    return str(value).replace(" / ", " // ")
+    return value.python()
 
 
 def shape_text(shape: Sequence[Int]) -> str:
@@ -161,8 +162,21 @@ def _launch(mode: Mode, stage: Stage, f: Functor) -> list[str]:
             f"parts = torch.empty(({rows}) * splits * {fields * PART_BYTES}, dtype=torch.uint8, device=device)"
         )
         arguments += ["parts.data_ptr()", "splits"]
+    if "packed" in f.extra:
+        assert isinstance(stage, Contraction) and isinstance(stage.tile, WindowTile)
+        lines.append(f"packed = torch.empty({packed_words(stage, stage.tile)}, dtype=torch.int32, device=device)")
+        arguments.append("packed.data_ptr()")
     lines.append(f"kernels.{label}({', '.join([*arguments, 'stream'])})")
     return lines
+
+
+def packed_words(stage: Contraction, tile: WindowTile) -> int:
+    """Words of the weights in the order in which the kernel takes them."""
+    s = stage.contract.sliding
+    assert s is not None
+    rows, channels, groups = (v.extent.constant for v in (stage.contract.rows, s.channel, stage.contract.batch[-1]))
+    assert rows is not None and channels is not None and groups is not None
+    return tile.packed_words(rows, channels, s.form.taps, groups)
 
 
 def _call(mode: Mode, stage: Call) -> list[str]:

@@ -52,20 +52,32 @@ __device__ __forceinline__ accum lanes_sum(accum x) {
   return x;
 }
 
+// The columns of a tile that a lane finishes: every 32nd of BN neighbours.
+template <int BN>
+struct PlainColumns {
+  Index first, tile;
+  int count;
+
+  template <class P>
+  __device__ __forceinline__ PlainColumns(const P& p, Index tile_n) : first(tile_n * BN), tile(tile_n) {
+    const Index left = p.cols() - first;
+    count = left < BN ? static_cast<int>(left) : BN;
+  }
+  __device__ __forceinline__ bool valid(int j) const { return static_cast<int>(threadIdx.x) % 32 + j * 32 < count; }
+  __device__ __forceinline__ Index column(int j) const { return first + static_cast<int>(threadIdx.x) % 32 + j * 32; }
+};
+
 // One row of a tile: a warp's lanes take every 32nd column. The mean is computed first and the deviations from it, and
 // then corrected by the deviations' own mean, so nothing cancels however far the values are from zero.
-template <class Config, class P>
-__device__ __forceinline__ void finish_row(const P& p, Index z, Index m, Index tile_n, int split, const accum* values) {
+template <class Config, class P, class C>
+__device__ __forceinline__ void finish_row(const P& p, Index z, Index m, const C& columns, int split,
+                                           const accum* values) {
   constexpr int EACH = Config::BN / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const Index n0 = tile_n * Config::BN, left = p.cols() - n0;
-  const int count = left < Config::BN ? static_cast<int>(left) : Config::BN;
   accum kept[EACH];
 #pragma unroll
-  for (int j = 0; j < EACH; ++j) {
-    const int n = lane + j * 32;
-    kept[j] = n < count ? p.finish(z, m, n0 + n, split, values[n]) : accum(0);
-  }
+  for (int j = 0; j < EACH; ++j)
+    kept[j] = columns.valid(j) ? p.finish(z, m, columns.column(j), split, values[lane + j * 32]) : accum(0);
   if constexpr (P::statistics) {
     // LANES lanes take TAKES columns each of one statistic.
     constexpr int LANES = P::group > 0 && P::group < 32 ? P::group : 32;
@@ -74,7 +86,7 @@ __device__ __forceinline__ void finish_row(const P& p, Index z, Index m, Index t
     static_assert(EACH % TAKES == 0, "a group of columns lies within a tile");
 #pragma unroll
     for (int first = 0; first < EACH; first += TAKES) {
-      const accum size = static_cast<accum>(P::group > 0 ? P::group : count);
+      const accum size = static_cast<accum>(P::group > 0 ? P::group : columns.count);
       accum sum = 0;
 #pragma unroll
       for (int j = first; j < first + TAKES; ++j) sum += kept[j];
@@ -82,17 +94,33 @@ __device__ __forceinline__ void finish_row(const P& p, Index z, Index m, Index t
       accum off = 0, squares = 0;
 #pragma unroll
       for (int j = first; j < first + TAKES; ++j) {
-        const accum d = lane + j * 32 < count ? kept[j] - near : accum(0);
+        const accum d = columns.valid(j) ? kept[j] - near : accum(0);
         off += d;
         squares = fma(d, d, squares);
       }
       off = lanes_sum<LANES>(off) / size;
       squares = lanes_sum<LANES>(squares) - size * off * off;
-      const int n = lane + first * 32;
-      if (lane % LANES == 0 && n < count)
-        p.sink(z, m, P::group > 0 ? (n0 + n) / WIDTH : tile_n, size, near + off, squares);
+      if (lane % LANES == 0 && (P::group == 0 || columns.valid(first)))
+        p.sink(z, m, P::group > 0 ? columns.column(first) / WIDTH : columns.tile, size, near + off, squares);
     }
   }
+}
+
+// Tiles of columns: boxes where the functor's columns are pixels of boxes.
+template <class Config, class P>
+__host__ __device__ __forceinline__ Index column_tiles(const P& p) {
+  if constexpr (P::boxed)
+    return box_count(p);
+  else
+    return p.cols() == 0 ? 0 : (p.cols() - 1) / Config::BN + 1;
+}
+
+template <class Config, class P>
+__device__ __forceinline__ auto columns_of(const P& p, Index tile_n) {
+  if constexpr (P::boxed)
+    return BoxColumns<P, Config::BN>(p, BoxPlace<P>(p, tile_n), tile_n);
+  else
+    return PlainColumns<Config::BN>(p, tile_n);
 }
 
 template <class Config, class P>
@@ -101,7 +129,7 @@ __global__ void __launch_bounds__(Config::threads, Config::blocks_per_sm)
   extern __shared__ __align__(16) unsigned char contract_shared[];
   const Index rows = p.rows(), depth = p.depth();
   const TilePlace tile = tile_place(blockIdx.x, static_cast<unsigned>((rows - 1) / Config::BM + 1),
-                                    static_cast<unsigned>((p.cols() - 1) / Config::BN + 1));
+                                    static_cast<unsigned>(column_tiles<Config>(p)));
   const int split = static_cast<int>(blockIdx.y);
   const Index m0 = tile.m * Config::BM;
 
@@ -113,6 +141,7 @@ __global__ void __launch_bounds__(Config::threads, Config::blocks_per_sm)
   Config::multiply(p, tile.z, m0, tile.n * Config::BN, first == tiles ? depth : first * Config::BK,
                    last == tiles ? depth : last * Config::BK, contract_shared, sums);
 
+  const auto columns = columns_of<Config>(p, tile.n);
   accum* staged = reinterpret_cast<accum*>(contract_shared);
   const int warp = static_cast<int>(threadIdx.x) / 32;
 #pragma unroll 1
@@ -123,7 +152,7 @@ __global__ void __launch_bounds__(Config::threads, Config::blocks_per_sm)
 #pragma unroll 1
     for (int r = warp; r < Config::pass_rows; r += Config::threads / 32) {
       const int row = Config::row_of(pass, r);
-      if (row < rows - m0) finish_row<Config>(p, tile.z, m0 + row, tile.n, split, staged + r * Config::pass_stride);
+      if (row < rows - m0) finish_row<Config>(p, tile.z, m0 + row, columns, split, staged + r * Config::pass_stride);
     }
   }
 }
@@ -133,7 +162,7 @@ __global__ void __launch_bounds__(Config::threads, Config::blocks_per_sm)
 template <class Config, class P>
 cudaError_t launch_contract(const P& p, int splits, cudaStream_t stream) {
   const int64_t tiles_m = (static_cast<int64_t>(p.rows()) + Config::BM - 1) / Config::BM;
-  const int64_t tiles_n = (static_cast<int64_t>(p.cols()) + Config::BN - 1) / Config::BN;
+  const int64_t tiles_n = column_tiles<Config>(p);
   const int64_t batches = p.batches(), most = 0x7fffffff;
   if (batches == 0 || tiles_m == 0 || tiles_n == 0) return cudaSuccess;
   if (tiles_m > most / tiles_n || batches > most / (tiles_m * tiles_n)) return cudaErrorInvalidValue;

@@ -5,15 +5,15 @@
 // 16-byte chunks, permuted by the line's number so that 16-byte stores across lines, 4-byte stores along k and the
 // fragments' 16-byte loads all hit distinct banks. A fragment's order of k is the load's (word 4q .. 4q+3 for the
 // thread with lane % 4 == q), the same in A and B, so the sum is over all k all the same.
-// Per slab a warp loads (WM + WN) * 64 bytes (twice that in grade Fp32) and issues WM * WN / 64 mma (three times that).
+// Per slab a warp loads (WM + WN) * 64 bytes and issues WM * WN / 64 mma (three times that in grade Fp32).
 // Registers: WM * WN / 32 sums, WN / 2 more for a slab's own, and the next tile's elements.
 // Tensor cores cut what they add, so the sums of a slab go to ordinary registers, which round.
 //
 // Grades:
 //   Tf32    operands rounded to tf32, to nearest even
-//   Fp32    operands split into two tf32 numbers, three products, the small ones first. A tile with a number that is
-//           huge, inf or nan takes fused multiply-adds: a split would make nan of inf, and an overflow of one product
-//           nan of the sum.
+//   Fp32    operands split into two tf32 numbers (in registers: shared memory has them whole), three products, the small
+//           ones first. A tile with a number that is huge, inf or nan takes fused multiply-adds: a split would make nan of
+//           inf, and an overflow of one product nan of the sum.
 //   Native  operands rounded to scalar (half or bfloat16), summed in float
 #pragma once
 
@@ -75,13 +75,22 @@ __device__ __forceinline__ unsigned pack(float first, float second) {
   return 0;
 #endif
 }
+
+// 16 bytes from global to shared memory without passing through registers.
+__device__ __forceinline__ void copy_async(void* to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
+               :: "r"(static_cast<unsigned>(__cvta_generic_to_shared(to))), "l"(from)
+               : "memory");
+}
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+__device__ __forceinline__ void wait_copies() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
 #endif  // CRUCIBLE_HAS_MMA
 
 template <int BM_, int BN_, int BK_, int WM, int WN, Grade grade>
 struct Mma {
   static constexpr int BM = BM_, BN = BN_, BK = BK_;
   static constexpr int PER_WORD = grade == Grade::Native ? 2 : 1;  // elements
-  static constexpr int COPIES = grade == Grade::Fp32 ? 2 : 1;      // the high parts, and the low parts
+  static constexpr int COPIES = grade == Grade::Fp32 ? 2 : 1;      // of a fragment: the high parts, and the low parts
   static constexpr int WORDS = BK / PER_WORD, SLABS = WORDS / 16;
   static constexpr int MT = WM / 16, NT = WN / 8, WARPS_N = BN / WN;
   static constexpr int threads = BM / WM * WARPS_N * 32;
@@ -92,7 +101,7 @@ struct Mma {
   static_assert((grade == Grade::Native) == (sizeof(scalar) == 2), "Native is for two-byte scalars, others for float");
 
   static constexpr int A_WORDS = BM * WORDS, B_WORDS = BN * WORDS;
-  static constexpr int buffer = (A_WORDS + B_WORDS) * COPIES;  // A's copies, then B's
+  static constexpr int buffer = A_WORDS + B_WORDS;
   static constexpr int passes = MT, pass_rows = BM / WM * 16, pass_stride = BN + 8;
   static constexpr int shared_bytes = larger(2 * buffer, pass_rows * pass_stride) * 4;
 
@@ -111,23 +120,17 @@ struct Mma {
     return (chunk / 4 * LINES + line) * 16 + ((chunk ^ line >> 1) & 3) * 4;
   }
 
-  // A word of the panel, and (grade Fp32) its low part. True if the number is too large for three products: then it is
-  // whole in the first word.
-  static __device__ __forceinline__ bool convert(const accum* from, unsigned& high, unsigned& low) {
+  // A word of the panel. True if the number is too large for three products (grade Fp32).
+  static __device__ __forceinline__ bool convert(const accum* from, unsigned& word) {
     if constexpr (grade == Grade::Native) {
-      high = pack(from[0], from[1]);
-      return false;
+      word = pack(from[0], from[1]);
     } else if constexpr (grade == Grade::Tf32) {
-      high = round_tf32(from[0]);
-      return false;
+      word = round_tf32(from[0]);
     } else {
-      const bool huge = !(fabsf(from[0]) < 1e18f);
-      const unsigned bits = __float_as_uint(from[0]), near = (bits + 0x1000u) & 0xffffe000u;
-      const unsigned rest = __float_as_uint(from[0] - __uint_as_float(near));
-      high = huge ? bits : near;
-      low = huge ? 0u : (rest + 0x1000u) & 0xffffe000u;
-      return huge;
+      word = __float_as_uint(from[0]);
+      return !(fabsf(from[0]) < 1e18f);
     }
+    return false;
   }
 
   template <int LINES, class S>
@@ -141,27 +144,34 @@ struct Mma {
         const accum* from = staged.values[j][i];
         if constexpr (S::RUNS == WORDS) {
           const int word = staged.run(j), at = chunk_at<LINES>(staged.line(i), word / 4) + word % 4;
-          unsigned high, low = 0;
-          odd |= convert(from, high, low);
-          panel[at] = high;
-          if constexpr (COPIES == 2) panel[LINES * WORDS + at] = low;
+          odd |= convert(from, panel[at]);
         } else {
           const int at = chunk_at<LINES>(staged.line(i), staged.run(j));
-          unsigned high[4], low[4] = {};
+          unsigned words[4];
 #pragma unroll
-          for (int e = 0; e < 4; ++e) odd |= convert(from + e * PER_WORD, high[e], low[e]);
-          *reinterpret_cast<uint4*>(panel + at) = make_uint4(high[0], high[1], high[2], high[3]);
-          if constexpr (COPIES == 2)
-            *reinterpret_cast<uint4*>(panel + LINES * WORDS + at) = make_uint4(low[0], low[1], low[2], low[3]);
+          for (int e = 0; e < 4; ++e) odd |= convert(from + e * PER_WORD, words[e]);
+          *reinterpret_cast<uint4*>(panel + at) = make_uint4(words[0], words[1], words[2], words[3]);
         }
       }
     return odd;
   }
 
-  template <int LINES>
-  static __device__ __forceinline__ void fragment(unsigned (&to)[4], const unsigned* panel, int line, int slab) {
+  // Four words of a line; in grade Fp32 their high and low parts. Tensor cores ignore the bits below a tf32 number's.
+  template <int LINES, int N>
+  static __device__ __forceinline__ void fragment(unsigned (&to)[COPIES][N][4], int n, const unsigned* panel, int line,
+                                                  int slab) {
     const uint4 v = *reinterpret_cast<const uint4*>(panel + chunk_at<LINES>(line, slab * 4 + lane() % 4));
-    to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+    const unsigned words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      if constexpr (grade == Grade::Fp32) {
+        to[0][n][e] = (words[e] + 0x1000u) & 0xffffe000u;
+        const float rest = __uint_as_float(words[e]) - __uint_as_float(to[0][n][e]);
+        to[COPIES - 1][n][e] = __float_as_uint(rest) + 0x1000u;
+      } else {
+        to[0][n][e] = words[e];
+      }
+    }
   }
 
   static __device__ __forceinline__ void multiply_tile(Sums& sums, const unsigned* a_panel, const unsigned* b_panel,
@@ -171,22 +181,17 @@ struct Mma {
     for (int slab = 0; slab < SLABS; ++slab) {
       unsigned b[COPIES][NT][4];
 #pragma unroll
-      for (int c = 0; c < COPIES; ++c)
-#pragma unroll
-        for (int j = 0; j < NT; ++j) fragment<BN>(b[c][j], b_panel + c * B_WORDS, b_line + j * 8, slab);
+      for (int j = 0; j < NT; ++j) fragment<BN>(b, j, b_panel, b_line + j * 8, slab);
 #pragma unroll
       for (int i = 0; i < MT; ++i) {
         if (i * 16 >= rows) break;  // the same for the whole warp
         unsigned a[COPIES][2][4];
 #pragma unroll
-        for (int c = 0; c < COPIES; ++c)
-#pragma unroll
-          for (int h = 0; h < 2; ++h)
-            fragment<BM>(a[c][h], a_panel + c * A_WORDS, a_line + i * 16 + h * 8, slab);
+        for (int h = 0; h < 2; ++h) fragment<BM>(a, h, a_panel, a_line + i * 16 + h * 8, slab);
         float part[NT][4] = {};
         if constexpr (grade == Grade::Fp32) {
-          multiply_fragments(part, a[1], b[0]);
-          multiply_fragments(part, a[0], b[1]);
+          multiply_fragments(part, a[COPIES - 1], b[0]);
+          multiply_fragments(part, a[0], b[COPIES - 1]);
         }
         multiply_fragments(part, a[0], b[0]);
 #pragma unroll
@@ -207,7 +212,7 @@ struct Mma {
     }
   }
 
-  // The same tile by fused multiply-adds on the numbers put together again (grade Fp32).
+  // The same tile by fused multiply-adds (grade Fp32).
   static __device__ __forceinline__ void multiply_odd_tile(Sums& sums, const unsigned* a_panel,
                                                            const unsigned* b_panel, int rows) {
     if (rows <= 0) return;
@@ -221,13 +226,11 @@ struct Mma {
           a[i / 2][i % 2] = 0;
           continue;
         }
-        const unsigned* from = a_panel + chunk_at<BM>(a_line + i * 8, word / 4) + word % 4;
-        a[i / 2][i % 2] = __uint_as_float(from[0]) + __uint_as_float(from[A_WORDS]);
+        a[i / 2][i % 2] = __uint_as_float(a_panel[chunk_at<BM>(a_line + i * 8, word / 4) + word % 4]);
       }
 #pragma unroll
       for (int j = 0; j < NT * 2; ++j) {
-        const unsigned* from = b_panel + chunk_at<BN>(b_line + j / 2 * 8 + j % 2, word / 4) + word % 4;
-        b[j / 2][j % 2] = __uint_as_float(from[0]) + __uint_as_float(from[B_WORDS]);
+        b[j / 2][j % 2] = __uint_as_float(b_panel[chunk_at<BN>(b_line + j / 2 * 8 + j % 2, word / 4) + word % 4]);
       }
 #pragma unroll
       for (int i = 0; i < MT; ++i)
@@ -263,7 +266,7 @@ struct Mma {
     // Lines that some warp multiplies: whole fragments of A, whole warps of B.
     const int a_stored = (a.limit + 15) / 16 * 16, b_stored = (b.limit + WN - 1) / WN * WN;
     bool odd = put<BM>(a, panels, a_stored);
-    odd |= put<BN>(b, panels + COPIES * A_WORDS, b_stored);
+    odd |= put<BN>(b, panels + A_WORDS, b_stored);
     odd = meet(odd);
 
     unsigned* current = panels;
@@ -275,12 +278,12 @@ struct Mma {
         b.load(p, k + BK, end);
       }
       if (odd)
-        multiply_odd_tile(sums, current, current + COPIES * A_WORDS, rows);
+        multiply_odd_tile(sums, current, current + A_WORDS, rows);
       else
-        multiply_tile(sums, current, current + COPIES * A_WORDS, rows);
+        multiply_tile(sums, current, current + A_WORDS, rows);
       if (!more) break;
       odd = put<BM>(a, other, a_stored);
-      odd |= put<BN>(b, other + COPIES * A_WORDS, b_stored);
+      odd |= put<BN>(b, other + A_WORDS, b_stored);
       odd = meet(odd);
       unsigned* const swap = current;
       current = other;

@@ -6,7 +6,7 @@
 // the same k). Neighbouring threads follow the direction that is contiguous in memory.
 #pragma once
 
-#include "common.cuh"
+#include "box.cuh"
 
 namespace crucible {
 
@@ -14,6 +14,7 @@ template <class P>
 struct OperandA {
   static constexpr bool along_k = P::a_along_k;
   using Line = decltype(static_cast<const P*>(nullptr)->a_row(Index(0), Index(0)));
+  static constexpr bool boxed = false;
   static __device__ __forceinline__ Index lines(const P& p) { return p.rows(); }
   static __device__ __forceinline__ Line line(const P& p, Index z, Index m) { return p.a_row(z, m); }
   static __device__ __forceinline__ accum at(const P& p, const Line& line, Index k) { return p.a(line, k); }
@@ -23,6 +24,7 @@ template <class P>
 struct OperandB {
   static constexpr bool along_k = P::b_along_k;
   using Line = decltype(static_cast<const P*>(nullptr)->b_col(Index(0), Index(0)));
+  static constexpr bool boxed = P::boxed;
   static __device__ __forceinline__ Index lines(const P& p) { return p.cols(); }
   static __device__ __forceinline__ Line line(const P& p, Index z, Index n) { return p.b_col(z, n); }
   static __device__ __forceinline__ accum at(const P& p, const Line& line, Index k) { return p.b(line, k); }
@@ -54,6 +56,13 @@ struct Staged {
     const int t = static_cast<int>(threadIdx.x);
     first_line = Operand::along_k ? t / RUN_STEP : t % SIDE;
     first_run = Operand::along_k ? t % RUN_STEP : t / SIDE;
+    if constexpr (Operand::boxed) {
+      const BoxPlace<P> box(p, tile / LINES);
+      limit = box.reach();
+#pragma unroll
+      for (int i = 0; i < LINE_COUNT; ++i) lines[i] = Operand::line(p, z, box.pixel(p, line(i)));
+      return;
+    }
     const Index last = Operand::lines(p) - 1;
     limit = last - tile < LINES ? static_cast<int>(last - tile) + 1 : LINES;
 #pragma unroll

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from crucible.plan.boxes import Form
 from crucible.plan.index import ZERO, Int, Var, integer, of_atom, product
-from crucible.plan.program import Contract, Index, Tensor, unflat
+from crucible.plan.program import Contract, Index, Sliding, Tensor, unflat
 from crucible.plan.value import Condition, Const, Inside, Masked, Multiple, Op, Value
 
 if TYPE_CHECKING:
@@ -196,9 +197,44 @@ def _convolved(
     contract = Contract(
         low.buffer_name(f"{node.name}{suffix}_sum"), batch, rows, cols, depth, a, b,
         (sample, group * rows_per + _of(rows), *pixel), shape, not transposed or window.taps > 1, False, "conv",
-        (x, weight), node.name,
+        (x, weight), node.name, _sliding(low, x, window, shape, batch, sample, group, transposed=transposed),
     )  # fmt: skip
     return low.add_contract(contract)
+
+
+def _sliding(
+    low: Lowering, x: Tensor, window: Window, shape: Index, batch: tuple[Var, ...], sample: Int, group: Int, *,
+    transposed: bool,
+) -> Sliding | None:  # fmt: skip
+    """The convolution as a window over x; none where output pixels see x through a stride of zeros."""
+    if (transposed and any(s != 1 for s in window.stride)) or x.shape[1].constant is None or shape[1].constant is None:
+        return None
+    stride = (1,) * len(window.stride) if transposed else window.stride
+    shift = [-p for p in window.padding]
+    if transposed:  # the last tap comes first
+        shift = [p - (k - 1) * d for p, k, d in zip(window.padding, window.kernel, window.dilation)]
+    merged = len(batch) == 1  # samples are pixels too
+    extents, limits = list(shape[2:]), list(x.shape[2:])
+    rows = [list(window.kernel), list(stride), list(window.dilation), shift]
+    if merged:
+        extents, limits = [shape[0], *extents], [x.shape[0], *limits]
+        rows = [[first, *row] for first, row in zip((1, 1, 1, 0), rows)]
+    missing = 4 - len(extents)
+    if missing < 0:
+        return None
+    rows = [[first] * missing + row for first, row in zip((1, 1, 1, 0), rows)]
+    kernel, strides, dilation, shifts = map(tuple, rows)
+    form = Form(kernel, strides, dilation, shifts, transposed)
+    channel = low.fresh("c", x.shape[1] // window.groups)
+    position = tuple(low.fresh("i", e) for e in [integer(1)] * missing + limits)
+    pixel = tuple(_of(v) for v in position[missing:])
+
+    def source() -> Value:
+        at = pixel if merged else (sample, *pixel)
+        return x.at((at[0], group * (x.shape[1] // window.groups) + _of(channel), *at[1:]))
+
+    ones = [integer(1)] * missing
+    return Sliding(form, (*ones, *extents), (*ones, *limits), channel, position, source)
 
 
 def _under(pixel: Sequence[Int], tap: Sequence[Int], window: Window) -> list[Int]:
@@ -249,8 +285,41 @@ def _weight_gradient(
     contract = Contract(
         low.buffer_name(f"{node.name}_w_sum"), (group,), rows, cols, depth, a, b,
         (_of(group) * rows_per + _of(rows), channel, *tap), weight.shape, True, True, "conv", (plain, under), node.name,
+        _correlating(low, plain, under, window, _of(group), rows),
     )  # fmt: skip
     return low.add_contract(contract)
+
+
+def _correlating(
+    low: Lowering, plain: Tensor, under: Tensor, window: Window, group: Int, rows: Var
+) -> Sliding | None:
+    """The gradient of a weight as a window over one tensor, beside the other; samples are pixels."""
+    missing = 3 - len(window.kernel)
+    if missing < 0 or plain.shape[1].constant is None or under.shape[1].constant is None:
+        return None
+    ones = [integer(1)] * missing
+    kernel, stride, dilation, shift = (
+        (first,) * (missing + 1) + tuple(row)
+        for first, row in zip(
+            (1, 1, 1, 0), (window.kernel, window.stride, window.dilation, [-p for p in window.padding])
+        )
+    )
+    # Samples first, in any number: then the dimensions that are not there.
+    extents = (plain.shape[0], *ones, *plain.shape[2:])
+    limits = (under.shape[0], *ones, *under.shape[2:])
+    channel = low.fresh("c", under.shape[1] // window.groups)
+    position = tuple(low.fresh("i", e) for e in limits)
+    pixel = tuple(low.fresh("y", e) for e in extents)
+
+    def at(tensor: Tensor, place: tuple[Var, ...], which: Var) -> Value:
+        per = tensor.shape[1] // window.groups
+        rest = (_of(v) for v in place[1 + missing :])
+        return tensor.at((_of(place[0]), group * per + _of(which), *rest))
+
+    return Sliding(
+        Form(kernel, stride, dilation, shift, False), extents, limits, channel, position,
+        lambda: at(under, position, channel), lambda: at(plain, pixel, rows), pixel,
+    )  # fmt: skip
 
 
 def _guarded(conditions: list[Inside], inside: Value, window: Window) -> Value:

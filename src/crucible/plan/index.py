@@ -240,6 +240,10 @@ class Int:
             parts.append(sign + body)
         return "".join(parts)
 
+    def python(self) -> str:
+        """The text as Python has it."""
+        return str(self).replace(" / ", " // ")
+
     def factor(self) -> str:
         """The text in parentheses where it needs them beside a product."""
         text = str(self)

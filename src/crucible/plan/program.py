@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import fx
 
+from crucible.plan.boxes import Form
 from crucible.plan.index import ZERO, Int, Var, product
 from crucible.plan.value import Load, Value
 
@@ -107,6 +108,21 @@ class Tensor:
 
 
 @dataclass(eq=False)
+class Sliding:
+    """A contraction that is a window over an input: its form, and the input's element at a channel and a pixel."""
+
+    form: Form
+    extents: Index  # of the output, in the form's four dimensions
+    limits: Index  # of the input
+    channel: Var
+    position: tuple[Var, ...]  # in the form's dimensions; elements are asked for inside the limits only
+    source: Callable[[], Value]
+    # Of the gradient of a weight: the other tensor's element, and its variables: row, pixel (inside the extents).
+    plain: Callable[[], Value] | None = None
+    pixel: tuple[Var, ...] = ()
+
+
+@dataclass(eq=False)
 class Contract:
     """``D[z, m, n] = sum over k of a(z, m, k) * b(z, n, k)``, placed at an index of the result."""
 
@@ -124,6 +140,7 @@ class Contract:
     rule: str  # whose precision switch applies: "conv" or "matmul"
     inputs: tuple[Tensor, ...]
     node: str
+    sliding: Sliding | None = None
     result: Tensor = field(init=False)
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from crucible.plan.index import ONE, ZERO, Atom, Int, Quotient, Var, integer, of_atom, product
+from crucible.plan.boxes import GradientTile, WindowTile, choose_box, choose_gradient
+from crucible.plan.index import ONE, ZERO, Atom, Int, Quotient, Var, of_atom, product, size
 from crucible.plan.program import (
     Buffer,
     Contract,
@@ -26,7 +27,7 @@ from crucible.plan.program import (
     unflat,
 )
 from crucible.plan.stages import Call, Contraction, Map, Pass, Row, Stage, Statistics, Store
-from crucible.plan.tiles import choose
+from crucible.plan.tiles import PROCESSORS, choose
 from crucible.plan.value import Load, Local, Result, Value, replace, walk
 
 # A walk with fewer rows than this leaves most of a GPU idle: long ones are split, and little else is hung on them.
@@ -162,19 +163,37 @@ class Scheduler:
         tile = choose(self.engine, "float32", "tf32" if c.rule == "conv" else "fp32", rows, cols, depth, batches)
         blocks = -(-rows // tile.rows) * -(-cols // tile.cols) * batches
         splits = min(-(-2 * FEW_TILES // blocks), depth // 256) if blocks < FEW_TILES and depth >= DEEP else 1
+        parts = c.depth.extent // 256
         a, b = seen.values
-        stage = Contraction(self._name("contract"), c, a, b, tile, splits=max(splits, 1), nodes=[c.node])
+        stage = Contraction(self._name("contract"), c, a, b, tile, nodes=[c.node])
+        s = c.sliding
+        if self.engine == "mma" and s is not None:
+            extents = [self.program.hint(e) for e in s.extents]
+            channels = self.program.hint(s.channel.extent)
+            if s.plain is not None:
+                gradient = choose_gradient(s.form, extents, rows, channels, tile)
+                if gradient is not None:
+                    stage.tile, stage.source, stage.plain = gradient, s.source(), s.plain()
+                    parts = _boxes(stage)
+                    blocks = -(-rows // gradient.rows) * -(-channels // gradient.channels) * batches
+                    splits = min(-(-2 * PROCESSORS // blocks), self.program.hint(parts))
+            elif splits == 1:
+                box = choose_box(s.form, extents, rows, channels)
+                if box is not None:
+                    stage.tile, stage.source = box, s.source()
+        if splits > 1:
+            stage.splits = self._size(f"{c.name}_splits", f"max(1, min({splits}, {parts.python()}))", splits)
         at = self._add(stage)
         if stage.splits == 1:
             self.made_by[c.name] = at
             return
         # Partial sums go to memory; a walk over them adds them up, and what follows hangs on that walk.
-        partial = self._buffer(f"{c.name}_parts", (integer(stage.splits), *c.shape), "accum")
+        partial = self._buffer(f"{c.name}_parts", (stage.splits, *c.shape), "accum")
         self.made_by[partial.name] = at
-        where = flat((of_atom(Var("split", integer(stage.splits))), *c.place), partial.shape)
+        where = flat((of_atom(Var("split", stage.splits)), *c.place), partial.shape)
         stage.stores.append(Store(partial, where, Local("value", "f")))
         outer = tuple(self._fresh("r", s) for s in c.shape)
-        inner = (self._fresh("k", integer(stage.splits)),)
+        inner = (self._fresh("k", stage.splits),)
         total = Reduce(
             f"{c.name}_total", outer, inner, lambda o, i: (partial.load((*i, *o)),), "sum", (), c.node,
             tuple(range(1, len(c.shape) + 1)), c.result,
@@ -182,6 +201,12 @@ class Scheduler:
         self.operations[total.name] = total
         self.replaced[c.name] = total.name
         self._reduce(total, _Seen(total, (), {partial.name}, set()))
+
+    def _size(self, name: str, text: str, hint: int) -> Int:
+        """A size that the host computes."""
+        self.program.sizes[name] = text
+        self.program.hints[name] = hint
+        return size(name)
 
     def _buffer(self, name: str, shape: Index, dtype: str) -> Buffer:
         buffer = Buffer(name, shape, dtype, "made")
@@ -329,7 +354,7 @@ class Scheduler:
             return False
         at, stage = found
         c = stage.contract
-        if stage.statistics is not None or stage.splits > 1 or r.source.numel != product(c.shape):
+        if stage.statistics is not None or stage.splits != 1 or r.source.numel != product(c.shape):
             return False
         value = self._in_epilogue(c, r.source)
         if value is None:
@@ -345,7 +370,7 @@ class Scheduler:
         if variables & set(pixels) or (sample in variables and len(c.batch) == 1):
             return False
         samples = c.shape[0] if len(c.batch) == 2 else ONE
-        tiles = (c.cols.extent + (stage.tile.cols - 1)) // stage.tile.cols
+        tiles = _tiles(stage)
         split = _rows_of(outer, (sample, channel))
         if split is None:
             return False
@@ -509,6 +534,10 @@ class Scheduler:
                 stage.finals = [(n, Store(s.buffer, s.index, self._settle(s.value, at, n))) for n, s in stage.finals]
             elif isinstance(stage, Contraction):
                 stage.a, stage.b = self._settle(stage.a, at), self._settle(stage.b, at)
+                if stage.source is not None:
+                    stage.source = self._settle(stage.source, at)
+                if stage.plain is not None:
+                    stage.plain = self._settle(stage.plain, at)
                 stage.stores = [Store(s.buffer, s.index, self._settle(s.value, at)) for s in stage.stores]
                 if stage.statistics is not None:
                     stage.statistics.value = self._settle(stage.statistics.value, at)
@@ -553,6 +582,21 @@ class Scheduler:
 
     def _is_product(self, operation: Operation) -> bool:
         return isinstance(operation, Contract) or operation.name in self.replaced.values()  # type: ignore[union-attr]
+
+
+def _boxes(stage: Contraction) -> Int:
+    """How many boxes the pixels of a window are cut into."""
+    s, tile = stage.contract.sliding, stage.tile
+    assert s is not None and isinstance(tile, (WindowTile, GradientTile))
+    return product([(e + (b - 1)) // b for e, b in zip(s.extents, tile.box)])
+
+
+def _tiles(stage: Contraction) -> Int:
+    """Into how many tiles the columns of a contraction are cut."""
+    tile = stage.tile
+    if isinstance(tile, WindowTile):
+        return _boxes(stage)
+    return (stage.contract.cols.extent + (tile.cols - 1)) // tile.cols
 
 
 @dataclass

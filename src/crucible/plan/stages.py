@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from crucible.plan.index import Int, Var
+from crucible.plan.boxes import GradientTile, WindowTile
+from crucible.plan.index import ONE, Int, Var
 from crucible.plan.program import Buffer, Contract, Extern, Index, Reduce
 from crucible.plan.tiles import Tile
 from crucible.plan.value import Value
@@ -75,10 +76,12 @@ class Contraction:
     contract: Contract
     a: Value
     b: Value
-    tile: Tile
+    tile: Tile | WindowTile | GradientTile
+    source: Value | None = None  # the input's element, where the tile is a box of pixels
+    plain: Value | None = None  # and the other tensor's, for the gradient of a weight
     stores: list[Store] = field(default_factory=list)
     statistics: Statistics | None = None
-    splits: int = 1
+    splits: Int = ONE
     nodes: list[str] = field(default_factory=list)
 
 

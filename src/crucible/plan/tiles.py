@@ -56,7 +56,7 @@ class SimtTile:
 class MmaTile:
     """`Mma<rows, cols, ..., warp_rows, warp_cols, grade>`: each warp sums warp_rows x warp_cols elements.
 
-    ``depth`` is that of grade tf32; fp32 keeps two words of an element and takes 16, native half a word and takes 32.
+    ``depth`` is that of grades tf32 and fp32; native keeps two elements in a word and takes 32.
     """
 
     rows: int
@@ -84,11 +84,11 @@ class MmaTile:
         return (self.rows // self.warp_rows) * (self.cols // self.warp_cols) * 32
 
     def grade_depth(self, grade: str) -> int:
-        return {"tf32": self.depth, "fp32": 16, "native": 32}[grade]
+        return 32 if grade == "native" else self.depth
 
     def shared_bytes(self, grade: str) -> int:
         """What a block asks for: two buffers, or the rows on their way out."""
-        bytes_each = {"tf32": 4, "fp32": 8, "native": 2}[grade]
+        bytes_each = 2 if grade == "native" else 4
         buffers = 2 * (self.rows + self.cols) * self.grade_depth(grade) * bytes_each
         return max(buffers, self.rows // self.warp_rows * 16 * (self.cols + 8) * 4)
 
@@ -127,8 +127,8 @@ MMA_TILES = (
     (MmaTile(32, 128, 16, 32, 32), 0.5),
     (MmaTile(128, 32, 16, 32, 32), 0.5),
 )
-# Three products for each element: loads weigh less, registers more (larger warp parts would spill).
-MMA_FP32_TILES = ((MmaTile(128, 64, 16, 32, 32), 1.0), *((t, s) for t, s in MMA_TILES if t.warp_rows == 32))
+# As wide as a box of pixels (plan/boxes.py): chosen with one, never on their own.
+BOX_TILES = (SimtTile(32, 256, 8, 4, 8), MmaTile(64, 256, 16, 32, 64))
 PROCESSORS = 132  # of an H200; other large chips are near
 
 
@@ -142,7 +142,7 @@ def choose(
     if engine == "simt" or dtype == "float64":
         table = SIMT_TILES
     else:
-        table = MMA_FP32_TILES if grade == "fp32" else MMA_TILES
+        table = MMA_TILES
 
     def cost(entry: tuple[Tile, float]) -> float:
         tile, speed = entry

@@ -1,0 +1,129 @@
+// Boxes of output pixels and the input under them, in up to four dimensions.
+//
+// A functor whose columns are pixels names its form by types: Box, Kernel, Stride, Dilation, Shift (all Dims), and gives
+// the output's extents. Column i of a box is a pixel of it, the last dimension fastest. Input pixel
+// y * stride + tap * dilation + shift is under tap of output pixel y; the halo of a box is all input pixels under it.
+#pragma once
+
+#include "common.cuh"
+
+namespace crucible {
+
+template <int A, int B, int C, int D>
+struct Dims {
+  static constexpr int product = A * B * C * D;
+  __host__ __device__ static constexpr int at(int d) { return d == 0 ? A : d == 1 ? B : d == 2 ? C : D; }
+  // How far apart neighbours along dimension d are.
+  __host__ __device__ static constexpr int pitch(int d) { return d == 0 ? B * C * D : d == 1 ? C * D : d == 2 ? D : 1; }
+  __host__ __device__ static constexpr int index(int i, int d) { return i / pitch(d) % at(d); }
+};
+
+template <class P>
+constexpr int halo_extent(int d) {
+  return (P::Box::at(d) - 1) * P::Stride::at(d) + (P::Kernel::at(d) - 1) * P::Dilation::at(d) + 1;
+}
+template <class P>
+using HaloOf = Dims<halo_extent<P>(0), halo_extent<P>(1), halo_extent<P>(2), halo_extent<P>(3)>;
+
+// Where the first tap of a box's pixel i lies in the halo; pixels past the box take its last one.
+template <class P>
+__device__ __forceinline__ int halo_offset(int i) {
+  using Box = typename P::Box;
+  if (i >= Box::product) i = Box::product - 1;
+  int at = 0;
+#pragma unroll
+  for (int d = 0; d < 4; ++d) at += Box::index(i, d) * P::Stride::at(d) * HaloOf<P>::pitch(d);
+  return at;
+}
+// How far a tap lies from the first.
+template <class P>
+__device__ __forceinline__ int tap_offset(int tap) {
+  int at = 0;
+#pragma unroll
+  for (int d = 0; d < 4; ++d) at += P::Kernel::index(tap, d) * P::Dilation::at(d) * HaloOf<P>::pitch(d);
+  return at;
+}
+
+template <class P>
+__host__ __device__ __forceinline__ Index box_count(const P& p) {
+  Index count = 1;
+#pragma unroll
+  for (int d = 0; d < 4; ++d) count *= (p.extent(d) + P::Box::at(d) - 1) / P::Box::at(d);
+  return count;
+}
+
+template <class P>
+struct BoxPlace {
+  Index first[4];  // the box's first pixel
+  int there[4];    // how many pixels of it exist, by dimension
+
+  __device__ __forceinline__ BoxPlace(const P& p, Index box) {
+#pragma unroll
+    for (int d = 3; d >= 0; --d) {
+      const Index extent = p.extent(d), count = (extent + P::Box::at(d) - 1) / P::Box::at(d);
+      first[d] = (count == 1 ? 0 : box % count) * P::Box::at(d);
+      if (count != 1) box /= count;
+      there[d] = extent - first[d] < P::Box::at(d) ? static_cast<int>(extent - first[d]) : P::Box::at(d);
+    }
+  }
+  __device__ __forceinline__ bool exists(int i) const {
+    bool all = i < P::Box::product;
+#pragma unroll
+    for (int d = 0; d < 4; ++d) all = all && P::Box::index(i, d) < there[d];
+    return all;
+  }
+  __device__ __forceinline__ int count() const { return there[0] * there[1] * there[2] * there[3]; }
+  // One more than the last pixel that exists.
+  __device__ __forceinline__ int reach() const {
+    int last = 0;
+#pragma unroll
+    for (int d = 0; d < 4; ++d) last += (there[d] - 1) * P::Box::pitch(d);
+    return last + 1;
+  }
+  // The output pixel of a column, as a flat index; of one that does not exist, the nearest.
+  __device__ __forceinline__ Index pixel(const P& p, int i) const {
+    if (i >= P::Box::product) i = P::Box::product - 1;
+    Index at = 0;
+#pragma unroll
+    for (int d = 0; d < 4; ++d) {
+      const int step = P::Box::index(i, d);
+      at = at * p.extent(d) + first[d] + (step < there[d] ? step : there[d] - 1);
+    }
+    return at;
+  }
+  // Pixel i of the box itself.
+  __device__ __forceinline__ auto plain(const P& p, Index z, int i) const {
+    return p.a_at(z, first[0] + P::Box::index(i, 0), first[1] + P::Box::index(i, 1), first[2] + P::Box::index(i, 2),
+                  first[3] + P::Box::index(i, 3));
+  }
+  // The input pixel number h of the halo.
+  __device__ __forceinline__ typename P::BAt halo(const P& p, Index z, int h) const {
+    Index at[4];
+#pragma unroll
+    for (int d = 0; d < 4; ++d) at[d] = first[d] * P::Stride::at(d) + P::Shift::at(d) + HaloOf<P>::index(h, d);
+    return p.b_at(z, at[0], at[1], at[2], at[3]);
+  }
+};
+
+// The columns of a box that a lane finishes: every 32nd.
+template <class P, int BN>
+struct BoxColumns {
+  Index at[BN / 32];
+  unsigned exists = 0;
+  int count;
+  Index tile;
+
+  __device__ __forceinline__ BoxColumns(const P& p, const BoxPlace<P>& place, Index box)
+      : count(place.count()), tile(box) {
+#pragma unroll
+    for (int j = 0; j < BN / 32; ++j) {
+      const int i = static_cast<int>(threadIdx.x) % 32 + j * 32;
+      at[j] = place.pixel(p, i);
+      exists |= unsigned(place.exists(i)) << j;
+    }
+  }
+  __device__ __forceinline__ bool valid(int j) const { return exists >> j & 1u; }
+  __device__ __forceinline__ Index column(int j) const { return at[j]; }
+};
+
+}  // namespace crucible

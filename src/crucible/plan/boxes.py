@@ -1,0 +1,195 @@
+"""Boxes: which pixels of a convolution's output one block computes, and what that costs (kernels/window.cuh)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from crucible.plan.tiles import BOX_TILES, SHARED_LIMIT, MmaTile, SimtTile, Tile
+
+BN = 256  # columns of a tile
+THREADS = 128
+STEP_ROWS = 8  # words of channels in one step
+GROUP = 10
+PLACE_BYTES = 24  # at most, of one halo pixel's place
+# Cycles for one column and tap of 64 rows, for one word of the halo, and for one element of the result.
+MULTIPLY, FETCH, STORE = 0.8, 0.62, 0.25
+# Of the gradient's kernel: cycles for one mma, and for what each box costs whatever its size.
+MMA, BOX = 1.6, 400.0
+UNITS = 9  # pairs of a tap and eight channels that a warp keeps sums of
+
+
+@dataclass(frozen=True)
+class Form:
+    """How output pixels see input pixels, in four dimensions: y * stride + tap * dilation + shift."""
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    shift: tuple[int, ...]
+    flipped: bool  # the weight's taps run the other way
+
+    @property
+    def taps(self) -> int:
+        return prod(self.kernel)
+
+    def halo(self, box: Sequence[int]) -> tuple[int, ...]:
+        """Extents of the input under a box."""
+        return tuple(
+            (b - 1) * s + (k - 1) * d + 1 for b, s, k, d in zip(box, self.stride, self.kernel, self.dilation)
+        )
+
+
+@dataclass(frozen=True)
+class WindowTile:
+    """`Window<rows, words, grade>` on a box of at most 256 pixels; other engines take tiles as wide."""
+
+    rows: int
+    words: int  # of channels in a chunk
+    box: tuple[int, ...]
+    cols: int = BN
+    depth: int = 16
+
+    def text(self, grade: str) -> str:
+        return f"Window<{self.rows}, {self.words}, Grade::{grade}>"
+
+    @property
+    def split(self) -> MmaTile:
+        """For float32's own precision."""
+        return BOX_TILES[1]
+
+    @property
+    def simt(self) -> SimtTile:
+        """For types and chips without tensor cores."""
+        return BOX_TILES[0]
+
+    def packed_words(self, rows: int, channels: int, taps: int, groups: int) -> int:
+        """Memory for the weights in the order of fragments."""
+        return groups * -(-rows // self.rows) * self.rows * -(-channels // self.words) * self.words * taps
+
+
+@dataclass(frozen=True)
+class GradientTile:
+    """`Gradient<...>` of kernels/window_gradient.cuh on boxes of pixels; other engines take tiles of their own."""
+
+    warps_m: int
+    tap_groups: int
+    taps_each: int
+    channel_groups: int
+    each: int  # eights of channels in a warp
+    box: tuple[int, ...]
+    other: Tile
+
+    @property
+    def rows(self) -> int:
+        return self.warps_m * 32
+
+    @property
+    def channels(self) -> int:
+        return self.channel_groups * self.each * 8
+
+    @property
+    def threads(self) -> int:
+        return self.warps_m * self.tap_groups * self.channel_groups * 32
+
+    @property
+    def cols(self) -> int:
+        return self.other.cols
+
+    @property
+    def depth(self) -> int:
+        return self.other.depth
+
+    def text(self) -> str:
+        sizes = (self.warps_m, self.tap_groups, self.taps_each, self.channel_groups, self.each)
+        return f"Gradient<{', '.join(map(str, sizes))}>"
+
+    def shared_bytes(self, form: Form) -> int:
+        """What a block asks for, as the kernel counts it."""
+        box, halo = prod(self.box), prod(form.halo(self.box))
+        panel = self.rows * (-(-box // 32) * 32 + 4) + self.channels * (-(-halo // 32) * 32 + 4)
+        return 2 * panel * 4 + (box + halo) * PLACE_BYTES + 16
+
+
+def rows_for(rows: int) -> int:
+    """The height of a tile: smaller ones read the halo again for fewer products."""
+    speed = {64: 1.0, 32: 0.8, 16: 0.5}
+    return min(speed, key=lambda r: -(-rows // r) * r / speed[r])
+
+
+def words_for(taps: int) -> int:
+    """Words of channels in a chunk: enough steps between chunks to hide what comes from memory."""
+    return 8 if taps >= 5 else 16 if taps >= 2 else 32
+
+
+def shared_bytes(form: Form, box: Sequence[int], rows: int, words: int) -> int:
+    """What a block asks for, as kernels/window.cuh counts it."""
+    halo = prod(form.halo(box))
+    pitch = -(-halo // 32) * 32 + 8
+    steps = words // STEP_ROWS * form.taps
+    panels = 2 * (min(steps, GROUP) * rows * 8 + words * pitch) * 4
+    return max(panels, 16 * (BN + 8) * 4) + halo * PLACE_BYTES
+
+
+def choose_box(form: Form, extents: Sequence[int], rows: int, channels: int) -> WindowTile | None:
+    """The box that should take the least time for an output of these extents; none where no halo fits."""
+    height, words = rows_for(rows), words_for(form.taps)
+    best: tuple[float, tuple[int, ...]] | None = None
+    for box in _boxes(extents, BN):
+        if shared_bytes(form, box, height, words) > SHARED_LIMIT:
+            continue
+        count = prod(-(-e // b) for e, b in zip(extents, box))
+        halo = form.halo(box)
+        # A row of pixels touches a sector more than it fills.
+        fetch = FETCH * prod(halo) * (1 + 8 / halo[-1])
+        store = STORE * height * prod(box) * (1 + 8 / box[-1])
+        chunks = -(-channels // words)
+        cost = count * (chunks * words / 8 * (MULTIPLY * BN * form.taps * height / 64 + fetch) + store)
+        if best is None or cost < best[0]:
+            best = cost, box
+    return None if best is None else WindowTile(height, words, best[1])
+
+
+def choose_gradient(form: Form, extents: Sequence[int], rows: int, channels: int, other: Tile) -> GradientTile | None:
+    """How the gradient of a weight is computed on boxes; none where the window has too many taps or no halo fits."""
+    taps = form.taps
+    groups = -(-taps // UNITS)
+    if groups > 6:
+        return None
+    taps_each = -(-taps // groups)
+    each = max(1, min(UNITS // taps_each, -(-channels // 8)))
+    warps_m = 2 if rows > 32 and groups == 1 else 1
+    channel_groups = 2 if groups <= 3 and channels > each * 8 else 1
+    best: tuple[float, GradientTile] | None = None
+    for box in _boxes(extents[:-1], 16):
+        for last in range(8, 129, 8):
+            if prod(box) * last > 128 or last >= extents[-1] + 8:
+                continue
+            tile = GradientTile(warps_m, groups, taps_each, channel_groups, each, (*box, last), other)
+            if tile.shared_bytes(form) > SHARED_LIMIT:
+                continue
+            halo = form.halo(tile.box)
+            count = prod(-(-e // b) for e, b in zip(extents, tile.box))
+            products = prod(tile.box) / 8 * (tile.threads / 32) * 2 * taps_each * each * MMA
+            words = tile.rows * prod(tile.box) * (1 + 8 / last) + tile.channels * prod(halo) * (1 + 8 / halo[-1])
+            cost = count * (products + FETCH / 8 * words + BOX)
+            if best is None or cost < best[0]:
+                best = cost, tile
+    return None if best is None else best[1]
+
+
+def _boxes(extents: Sequence[int], room: int) -> Iterator[tuple[int, ...]]:
+    """Boxes of at most ``room`` pixels: for each dimension, ways to cut it into equal parts, and round sizes."""
+    if not extents:
+        yield ()
+        return
+    for size in _sizes(extents[0], room):
+        for rest in _boxes(extents[1:], room // size):
+            yield (size, *rest)
+
+
+def _sizes(extent: int, room: int) -> list[int]:
+    most = max(1, min(extent, room))
+    parts = {-(-extent // n) for n in range(1, extent + 1) if -(-extent // n) <= most} if extent <= 4096 else set()
+    return sorted({s for s in (*parts, *(2**k for k in range(9)), *range(8, 257, 8), most) if s <= most})
