@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from crucible.emit.writer import TYPES, Block, Writer, indented, pointer
@@ -12,7 +12,7 @@ from crucible.plan.index import ZERO, Int, Var, of_atom, product
 from crucible.plan.program import STORAGE, Buffer, unflat
 from crucible.plan.schedule import written
 from crucible.plan.stages import Contraction, Map, Row, Stage
-from crucible.plan.value import Value, walk
+from crucible.plan.value import Load, Value, walk
 
 
 @dataclass
@@ -320,34 +320,49 @@ def _operand(parts: _Parts, name: str, value: Value, fixed: list[Var], stage: Co
 
 
 def _placed(
-    parts: _Parts, name: str, value: Value, which: Var, place: tuple[Var, ...], inside: list[str], batch: tuple[Var, ...]
+    parts: _Parts, name: str, value: Value, which: Var, place: tuple[Var, ...], limits: Sequence[Int],
+    batch: tuple[Var, ...],
 ) -> list[str]:  # fmt: skip
-    """``b_at`` and ``b_in`` (or ``a_at`` and ``a_in``): a pixel, decoded once, and the element of a channel there."""
+    """``b_at`` and ``b_in`` (or ``a_at`` and ``a_in``): a pixel, decoded once, and the element of a channel there.
+
+    Of a pixel that does not exist the nearest is decoded, so that loading from it does no harm.
+    """
     w = parts.writer({which: "channel"})
     fixed = [*batch, *place]
     w.hoist = frozenset(fixed)
     for v in fixed:
         w.top.names[v] = f"at.{v.name}"
     w.expect([value])
-    text = w.value(value, w.top)
+    element = ""
+    if isinstance(value, Load) and parts.buffers[value.buffer].dtype == "scalar" and not value.dynamic:
+        w.loads.add(value.buffer)
+        element = f"{pointer(value.buffer)}[{w.int(value.index, w.top)}]"
+    text = f"to_accum({element})" if element else w.value(value, w.top)
     d = parts.writer()
     _decoded(d, batch, "z", [v.extent for v in batch], d.top)
-    for k, v in enumerate(place):
-        d.top.names[v] = f"i{k}"
+    checked = [(k, limit) for k, limit in enumerate(limits) if place[k].extent != 1]
+    for k, _ in checked:
+        d.top.names[place[k]] = f"y{k}"
     used = [v for v in fixed if any(f"at.{v.name}" in line for line in [*w.top.lines, text])]
     fields = [(v.name, d.int(_plain(v), d.top)) for v in used]
     fields += [(n, d.int(i, d.top)) for i, n in w.hoisted.items()]
     members = "".join(f"Index {n}; " for n, _ in fields)
     struct = f"{name.upper()}At"
+    inside = [f"inside(i{k}, {limit})" for k, limit in enumerate(limits)]
     return [
         f"struct {struct} {{ {members}bool inside; }};",
         f"__device__ __forceinline__ {struct} {name}_at(Index z, Index i0, Index i1, Index i2, Index i3) const {{",
+        *(f"  const Index y{k} = nearest(i{k}, {limit});" for k, limit in checked),
         *indented(d.top.lines),
-        f"  return {{{', '.join([*(t for _, t in fields), ' && '.join(inside) or 'true'])}}};",
+        f"  return {{{', '.join([*(t for _, t in fields), ' && '.join(inside)])}}};",
         "}",
         f"__device__ __forceinline__ accum {name}_in(const {struct}& at, Index channel) const {{",
         *indented(w.top.lines),
         f"  return {text};",
+        "}",
+        f"static constexpr bool {name}_direct = {str(bool(element)).lower()};  // an element of memory as it is",
+        f"__device__ __forceinline__ const scalar* {name}_from(const {struct}& at, Index channel) const {{",
+        *indented([*w.top.lines, f"return &{element};"] if element else ["return nullptr;"]),
         "}",
     ]
 
@@ -365,18 +380,16 @@ def _window(parts: _Parts, stage: Contraction, tile: WindowTile | GradientTile) 
         ("Shift", form.shift),
     ]  # fmt: skip
     extents = " : ".join([*(f"d == {k} ? {e}" for k, e in enumerate(s.extents[:-1])), str(s.extents[-1])])
-    seen = [f"inside(i{k}, {limit})" for k, limit in enumerate(s.limits) if limit != 1 or form.kernel[k] > 1]
     lines = [
         *(f"using {name} = Dims<{', '.join(map(str, values))}>;" for name, values in rows),
         f"static constexpr bool flipped = {str(form.flipped).lower()};",
         f"__host__ __device__ Index extent(int d) const {{ return {extents}; }}",
         f"__host__ __device__ Index groups() const {{ return {c.batch[-1].extent}; }}",
         f"__host__ __device__ Index channels() const {{ return {s.channel.extent}; }}",
-        *_placed(parts, "b", stage.source, s.channel, s.position, seen, c.batch),
+        *_placed(parts, "b", stage.source, s.channel, s.position, s.limits, c.batch),
     ]
     if stage.plain is not None:
-        there = [f"i{k} < {e}" for k, e in enumerate(s.extents) if e != 1]
-        lines += _placed(parts, "a", stage.plain, c.rows, s.pixel, there, c.batch)
+        lines += _placed(parts, "a", stage.plain, c.rows, s.pixel, s.extents, c.batch)
     return lines
 
 

@@ -44,7 +44,14 @@ using Index = int64_t;
 using Index = int32_t;
 #endif
 
+// Asks for an element that is loaded later.
+template <class T>
+__device__ __forceinline__ void prefetch(const T* at) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+}
+
 __device__ __forceinline__ bool inside(Index i, Index n) { return i >= 0 && i < n; }
+__device__ __forceinline__ Index nearest(Index i, Index n) { return i < 0 ? 0 : i < n ? i : n - 1; }
 
 // Elements as values of the type that arithmetic is done in.
 template <class T>

@@ -30,31 +30,31 @@ enum class Grade { Tf32, Fp32, Native };
 #endif
 
 #if CRUCIBLE_HAS_MMA
-// To tf32, to nearest even. What would round to infinity is cut instead; a nan stays one when its low bits go.
+// To tf32, to nearest even; tensor cores ignore the bits below. What would round to infinity is cut instead; a nan stays
+// one when its low bits go.
 __device__ __forceinline__ unsigned round_tf32(float value) {
   const unsigned bits = __float_as_uint(value), size = bits & 0x7fffffffu;
-  unsigned rounded = bits + 0xfffu + (bits >> 13 & 1u);
-  if (size >= 0x7f7ff000u) rounded = size > 0x7f800000u ? bits | 0x400000u : bits;
-  return rounded & 0xffffe000u;
+  const unsigned quiet = size > 0x7f800000u ? 0x400000u : 0u;
+  return size < 0x7f7ff000u ? bits + 0xfffu + (bits >> 13 & 1u) : bits | quiet;
 }
 
 template <Grade grade>
 __device__ __forceinline__ void mma(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
   if constexpr (grade != Grade::Native) {
-    asm volatile(
+    asm(
         "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
         "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
   } else {
 #if CRUCIBLE_SCALAR == 3
-    asm volatile(
+    asm(
         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
         "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 #else
-    asm volatile(
+    asm(
         "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
         "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
@@ -80,6 +80,12 @@ __device__ __forceinline__ unsigned pack(float first, float second) {
 __device__ __forceinline__ void copy_async(void* to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
                :: "r"(static_cast<unsigned>(__cvta_generic_to_shared(to))), "l"(from)
+               : "memory");
+}
+// Four bytes, or four zeros.
+__device__ __forceinline__ void copy_async(void* to, const void* from, bool there) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
+               :: "r"(static_cast<unsigned>(__cvta_generic_to_shared(to))), "l"(from), "r"(there ? 4 : 0)
                : "memory");
 }
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }

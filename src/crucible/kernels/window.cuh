@@ -7,8 +7,10 @@
 // (four rows, eight pixels) lies in 32 banks wherever the tap puts it.
 // Weights are packed beforehand by pack_kernel into the order in which fragments want them, so that they arrive by
 // 16-byte asynchronous copies and leave by 16-byte loads.
-// While one step (8 words of channels, one tap) is multiplied, part of the next chunk's halo is on its way to registers;
-// it is stored to shared memory two steps later.
+// An input of float that is memory as it is comes by asynchronous copies, two chunks ahead; while one chunk is multiplied,
+// the words of the next are rounded where they lie. Any other input passes through registers: while one step (8 words of
+// channels, one tap) is multiplied, words of the next chunk are on their way, and a step or two later they are stored.
+// Steps are unrolled, so that offsets are constants.
 // Per step a warp loads MT * 512 + NT * 256 bytes and issues MT * NT mma.
 //
 // Grades Tf32 and Native: see contract_mma.cuh. Sums stay in the tensor cores' registers: what they cut is far below
@@ -56,15 +58,18 @@ template <class W, class P>
 struct WindowSizes {
   using Halo = HaloOf<P>;
   static constexpr int TAPS = P::Kernel::product, CK = W::CHANNELS / W::PER_WORD;
-  static constexpr int STEPS = CK / 8 * TAPS, GROUP = STEPS <= 10 ? STEPS : 10;  // steps between two barriers: even, or all
-  static constexpr int PITCH = (Halo::product + 31) / 32 * 32 + 8;
+  static constexpr int STEPS = CK / 8 * TAPS, GROUP = STEPS <= 10 ? STEPS : 10;  // steps between two barriers
+  static constexpr int UNROLL = STEPS <= 32 ? STEPS : 1;
   static constexpr int SLOTS = (Halo::product + W::threads - 1) / W::threads;  // halo pixels of one thread
-  static constexpr int SLICE = (SLOTS * CK + STEPS - 1) / STEPS;               // words that a thread brings in one step
-  static constexpr int B_WORDS = CK * PITCH, A_WORDS = GROUP * W::STEP_WORDS;
-  static constexpr int panels = 2 * (A_WORDS + B_WORDS) * 4;
+  static constexpr int PITCH = SLOTS * W::threads + 8;                         // past the halo there are zeros
+  static constexpr int EACH = (CK + STEPS - 1) / STEPS;                        // words that a slot brings in one step
+  // Steps between asking for words and storing them, as registers permit.
+  static constexpr int LAG = UNROLL == 1 ? 0 : SLOTS * EACH * W::PER_WORD <= 4 ? 2 : 1;
+  static constexpr bool ASYNC = P::b_direct && W::grade == Grade::Tf32;
+  static constexpr int B_WORDS = CK * PITCH, A_WORDS = GROUP * W::STEP_WORDS, BUFFERS = ASYNC ? 3 : 2;
+  static constexpr int panels = (2 * A_WORDS + BUFFERS * B_WORDS) * 4;
   static constexpr int staged = W::pass_rows * W::pass_stride * 4;
-  static constexpr int table = (panels > staged ? panels : staged);  // where the halo's places lie
-  static constexpr int shared_bytes = table + Halo::product * static_cast<int>(sizeof(typename P::BAt));
+  static constexpr int shared_bytes = panels > staged ? panels : staged;
 };
 
 __host__ __device__ constexpr Index window_chunks(Index channels, int of) { return (channels + of - 1) / of; }
@@ -110,120 +115,178 @@ template <class W, class P>
 struct WindowBlock {
 #if CRUCIBLE_HAS_MMA
   using S = WindowSizes<W, P>;
-  using At = typename P::BAt;
   const P& p;
-  unsigned *a_panel, *b_panel;  // two buffers each
-  At* places;
+  unsigned char* shared;    // weights, twice; then halos
   const unsigned* weights;  // of this group and tile of rows
   Index channels;
-  int off[W::NT];    // of this lane's pixels in the halo
-  bool idle;         // none of this warp's pixels exists
+  int a_now, a_next, b_now, b_next, b_after;  // bytes from `shared`
+  int off[W::NT];                    // bytes to this lane's pixels in a halo
+  typename P::BAt at[S::SLOTS];      // of this thread's pixels of the halo
+  float values[S::LAG + 1][S::SLOTS][S::EACH][W::PER_WORD];
 
-  // One word of the halo: channels channel .. of the pixel at a place.
-  __device__ __forceinline__ unsigned word(const At& at, Index channel) const {
-    float value[2] = {0, 0};
-#pragma unroll
-    for (int e = 0; e < W::PER_WORD; ++e)
-      if (at.inside && channel + e < channels) value[e] = p.b_in(at, channel + e);
-    if constexpr (W::grade == Grade::Native) return pack(value[0], value[1]);
-    return __float_as_uint(value[0]);  // rounded when it is stored: the load is still on its way
-  }
-  static __device__ __forceinline__ unsigned rounded(unsigned w) {
-    return W::grade == Grade::Native ? w : round_tf32(__uint_as_float(w));
-  }
+  static __device__ __forceinline__ int halo(int slot) { return static_cast<int>(threadIdx.x) + slot * W::threads; }
 
-  // This thread's words number first .. first + N - 1 of a chunk: pixel slots outermost, then words of channels.
+  // Words first .. first + N - 1 of a chunk's channels, for all this thread's pixels. What is not there is loaded from
+  // somewhere near and becomes zero when it is put away: the loads must not wait for anything.
   template <int N>
-  __device__ __forceinline__ void fetch(unsigned (&v)[N], int first, Index chunk) const {
+  __device__ __forceinline__ void fetch(float (&v)[S::SLOTS][N][W::PER_WORD], int first, Index chunk) const {
 #pragma unroll
-    for (int q = 0; q < N; ++q) {
-      const int slot = (first + q) / S::CK, h = static_cast<int>(threadIdx.x) + slot * W::threads;
-      if (slot < S::SLOTS && h < S::Halo::product)
-        v[q] = word(places[h], chunk * W::CHANNELS + (first + q) % S::CK * W::PER_WORD);
+    for (int e = 0; e < N; ++e)
+#pragma unroll
+      for (int k = 0; k < W::PER_WORD; ++k) {
+        const Index channel = chunk * W::CHANNELS + (first + e) * W::PER_WORD + k;
+#pragma unroll
+        for (int i = 0; i < S::SLOTS; ++i) v[i][e][k] = p.b_in(at[i], channel < channels ? channel : channels - 1);
+        if constexpr (P::b_direct) {
+          // The chunk after that comes closer meanwhile.
+          const Index later = channel + W::CHANNELS < channels ? channel + W::CHANNELS : channels - 1;
+#pragma unroll
+          for (int i = 0; i < S::SLOTS; ++i) prefetch(p.b_from(at[i], later));
+        }
+      }
+  }
+  template <int N>
+  __device__ __forceinline__ void put(const float (&v)[S::SLOTS][N][W::PER_WORD], int first, Index chunk, int panel) const {
+    unsigned* to = reinterpret_cast<unsigned*>(shared + panel);
+#pragma unroll
+    for (int e = 0; e < N; ++e) {
+      const Index channel = chunk * W::CHANNELS + (first + e) * W::PER_WORD;
+#pragma unroll
+      for (int i = 0; i < S::SLOTS; ++i) {
+        float kept[2] = {0, 0};
+#pragma unroll
+        for (int k = 0; k < W::PER_WORD; ++k) kept[k] = at[i].inside && channel + k < channels ? v[i][e][k] : 0.0f;
+        unsigned word;
+        if constexpr (W::grade == Grade::Native)
+          word = pack(kept[0], kept[1]);
+        else
+          word = round_tf32(kept[0]);
+        if (first + e < S::CK) to[(first + e) * S::PITCH + halo(i)] = word;
+      }
     }
   }
-  template <int N>
-  __device__ __forceinline__ void put(const unsigned (&v)[N], int first, unsigned* to) const {
+
+  // The same by asynchronous copies, and what is left to do where they have come to.
+  __device__ __forceinline__ void copy_halo(int panel, Index chunk) const {
+    unsigned* to = reinterpret_cast<unsigned*>(shared + panel);
 #pragma unroll
-    for (int q = 0; q < N; ++q) {
-      const int slot = (first + q) / S::CK, h = static_cast<int>(threadIdx.x) + slot * W::threads;
-      if (slot < S::SLOTS && h < S::Halo::product) to[(first + q) % S::CK * S::PITCH + h] = rounded(v[q]);
+    for (int w = 0; w < S::CK; ++w) {
+      const Index channel = chunk * W::CHANNELS + w, near = channel < channels ? channel : channels - 1;
+#pragma unroll
+      for (int i = 0; i < S::SLOTS; ++i)
+        copy_async(to + w * S::PITCH + halo(i), p.b_from(at[i], near), at[i].inside && channel < channels);
     }
+    commit_copies();
+  }
+  __device__ __forceinline__ void round_halo(int panel, int first, int count) const {
+    float* at = reinterpret_cast<float*>(shared + panel);
+#pragma unroll
+    for (int w = first; w < first + count; ++w)
+#pragma unroll
+      for (int i = 0; i < S::SLOTS; ++i)
+        if (w < S::CK) {
+          float& word = at[w * S::PITCH + halo(i)];
+          word = __uint_as_float(round_tf32(word));
+        }
   }
 
   // Copies of the weights of `count` steps, from step `first` on.
-  __device__ __forceinline__ void copy_weights(unsigned* to, int64_t first, int count) const {
+  __device__ __forceinline__ void copy_weights(int panel, int64_t first, int count) const {
     const unsigned* from = weights + first * W::STEP_WORDS;
+#pragma unroll 4
     for (int i = static_cast<int>(threadIdx.x) * 4; i < count * W::STEP_WORDS; i += W::threads * 4)
-      copy_async(to + i, from + i);
+      copy_async(shared + panel + i * 4, from + i);
     commit_copies();
   }
 
-  __device__ __forceinline__ void step(typename W::Sums& sums, const unsigned* a, const unsigned* b) const {
-    if (idle) return;
-    unsigned f[W::MT][4];
+  __device__ __forceinline__ void step(typename W::Sums& sums, int s) const {
+    const unsigned char* a = shared + a_now + s % S::GROUP * W::STEP_WORDS * 4;
+    const int place = (s / S::TAPS * 8 * S::PITCH + tap_offset<P>(s % S::TAPS)) * 4;
+    unsigned f[W::MT][4], g[W::NT][2];
 #pragma unroll
     for (int i = 0; i < W::MT; ++i) {
-      const uint4 v = *reinterpret_cast<const uint4*>(a + i * 128 + W::lane() * 4);
+      const uint4 v = *reinterpret_cast<const uint4*>(a + (i * 32 + W::lane()) * 16);
       f[i][0] = v.x, f[i][1] = v.y, f[i][2] = v.z, f[i][3] = v.w;
     }
 #pragma unroll
-    for (int j = 0; j < W::NT; ++j) {
-      const unsigned b0 = b[off[j]], b1 = b[off[j] + 4 * S::PITCH];
+    for (int j = 0; j < W::NT; ++j)
 #pragma unroll
-      for (int i = 0; i < W::MT; ++i) mma<W::grade>(sums.at[i][j], f[i], b0, b1);
+      for (int h = 0; h < 2; ++h)
+        g[j][h] = *reinterpret_cast<const unsigned*>(shared + (b_now + off[j]) + (place + h * 16 * S::PITCH));
+#pragma unroll
+    for (int j = 0; j < W::NT; ++j)
+#pragma unroll
+      for (int i = 0; i < W::MT; ++i) mma<W::grade>(sums.at[i][j], f[i], g[j][0], g[j][1]);
+  }
+
+  // At the first step of a group: its weights are there, and the next group's are asked for.
+  template <bool MORE>
+  __device__ __forceinline__ void turn(int s, int chunk, int chunks) {
+    if (s > 0) swap(a_now, a_next);
+    wait_copies();
+    __syncthreads();
+    if (S::ASYNC && s == 0 && chunk + 2 < chunks) copy_halo(b_after, chunk + 2);
+    const int next = s + S::GROUP;
+    if (next < S::STEPS)
+      copy_weights(a_next, int64_t(chunk) * S::STEPS + next, S::STEPS - next < S::GROUP ? S::STEPS - next : S::GROUP);
+    else if (MORE)
+      copy_weights(a_next, int64_t(chunk + 1) * S::STEPS, S::GROUP);
+  }
+
+  // MORE: another chunk follows and is fetched. WORK: this warp has pixels.
+  template <bool MORE, bool WORK>
+  __device__ __forceinline__ void chunk(typename W::Sums& sums, int number, int chunks) {
+    constexpr int LAG = WORK ? S::LAG : 0;
+#pragma unroll(WORK ? S::UNROLL : 1)
+    for (int s = 0; s < S::STEPS; ++s) {
+      if (s % S::GROUP == 0) turn<MORE>(s, number, chunks);
+      if constexpr (MORE && !S::ASYNC) {
+        if (s * S::EACH < S::CK) fetch(values[s % (LAG + 1)], s * S::EACH, number + 1);
+      }
+      if (WORK) step(sums, s);
+      if constexpr (MORE && S::ASYNC) {
+        if (s * S::EACH < S::CK) round_halo(b_next, s * S::EACH, S::EACH);
+      } else if constexpr (MORE) {
+        if (s >= LAG && (s - LAG) * S::EACH < S::CK)
+          put(values[(s - LAG) % (LAG + 1)], (s - LAG) * S::EACH, number + 1, b_next);
+      }
     }
+    if constexpr (MORE && WORK && !S::ASYNC) {
+#pragma unroll
+      for (int s = S::STEPS > S::LAG ? S::STEPS - S::LAG : 0; s < S::STEPS; ++s)
+        if (s * S::EACH < S::CK) put(values[s % (S::LAG + 1)], s * S::EACH, number + 1, b_next);
+    }
+    swap(a_now, a_next);
+    swap(b_now, b_next);
+    if (S::ASYNC) swap(b_next, b_after);
   }
 
-  // Where a step's words begin in a chunk's halo.
-  static __device__ __forceinline__ int step_offset(int s) {
-    return s / S::TAPS * 8 * S::PITCH + tap_offset<P>(s % S::TAPS);
+  static __device__ __forceinline__ void swap(int& x, int& y) {
+    const int was = x;
+    x = y;
+    y = was;
   }
 
+  template <bool WORK>
   __device__ __forceinline__ void multiply(typename W::Sums& sums) {
     const int chunks = static_cast<int>(window_chunks(channels, W::CHANNELS));
-    unsigned *a_now = a_panel, *a_next = a_panel + S::A_WORDS, *b_now = b_panel, *b_next = b_panel + S::B_WORDS;
     copy_weights(a_now, 0, S::GROUP);
+    if constexpr (S::ASYNC) {
+      copy_halo(b_now, 0);
+      if (chunks > 1) copy_halo(b_next, 1);
+      wait_copies();
+      round_halo(b_now, 0, S::CK);
+    } else {
 #pragma unroll 1
-    for (int first = 0; first < S::SLOTS * S::CK; first += 16) {
-      unsigned start[16];
-      fetch(start, first, 0);
-      put(start, first, b_now);
-    }
-    unsigned even[S::SLICE], odd[S::SLICE];
-#pragma unroll 1
-    for (int chunk = 0; chunk < chunks; ++chunk) {
-      const bool more = chunk + 1 < chunks;
-#pragma unroll 1
-      for (int g = 0; g < S::STEPS; g += S::GROUP) {
-        wait_copies();
-        __syncthreads();
-        const int next = g + S::GROUP;
-        if (next < S::STEPS)
-          copy_weights(a_next, int64_t(chunk) * S::STEPS + next, S::STEPS - next < S::GROUP ? S::STEPS - next : S::GROUP);
-        else if (more)
-          copy_weights(a_next, int64_t(chunk + 1) * S::STEPS, S::GROUP);
-        const int last = next < S::STEPS ? next : S::STEPS;
-#pragma unroll 1
-        for (int s = g; s < last; s += 2) {
-          if (more) fetch(even, s * S::SLICE, chunk + 1);
-          step(sums, a_now + (s - g) * W::STEP_WORDS, b_now + W::lane() % 4 * S::PITCH + step_offset(s));
-          if (more && s > 0) put(odd, (s - 1) * S::SLICE, b_next);
-          if (s + 1 < last) {
-            if (more) fetch(odd, (s + 1) * S::SLICE, chunk + 1);
-            step(sums, a_now + (s + 1 - g) * W::STEP_WORDS, b_now + W::lane() % 4 * S::PITCH + step_offset(s + 1));
-          }
-          if (more) put(even, s * S::SLICE, b_next);
-        }
-        unsigned* const swap = a_now;
-        a_now = a_next;
-        a_next = swap;
+      for (int first = 0; first < S::CK; first += 4) {
+        float start[S::SLOTS][4][W::PER_WORD];
+        fetch(start, first, 0);
+        put(start, first, 0, b_now);
       }
-      if (more && S::STEPS % 2 == 0) put(odd, (S::STEPS - 1) * S::SLICE, b_next);
-      unsigned* const swap = b_now;
-      b_now = b_next;
-      b_next = swap;
     }
+#pragma unroll 1
+    for (int number = 0; number + 1 < chunks; ++number) chunk<true, WORK>(sums, number, chunks);
+    chunk<false, WORK>(sums, chunks - 1, chunks);
   }
 #endif
 };
@@ -239,19 +302,25 @@ __global__ void __launch_bounds__(W::threads, 2)
   const Index box = rest % boxes, z = rest / boxes;
   const BoxPlace<P> place(p, box);
 
-  unsigned* panels = reinterpret_cast<unsigned*>(window_shared);
-  typename P::BAt* places = reinterpret_cast<typename P::BAt*>(window_shared + S::table);
-  for (int h = static_cast<int>(threadIdx.x); h < S::Halo::product; h += W::threads) places[h] = place.halo(p, z, h);
   const int64_t step_count = window_chunks(p.channels(), W::CHANNELS) * int64_t(S::STEPS);
-  WindowBlock<W, P> block{p, panels, panels + 2 * S::A_WORDS, places,
-                                 packed + (z % p.groups() * tiles + tile_m) * step_count * W::STEP_WORDS, p.channels()};
+  WindowBlock<W, P> block{p, window_shared, packed + (z % p.groups() * tiles + tile_m) * step_count * W::STEP_WORDS,
+                          p.channels(), 0, S::A_WORDS * 4, 2 * S::A_WORDS * 4, (2 * S::A_WORDS + S::B_WORDS) * 4,
+                          (2 * S::A_WORDS + 2 * S::B_WORDS) * 4};
 #pragma unroll
-  for (int j = 0; j < W::NT; ++j) block.off[j] = halo_offset<P>(W::warp() * W::WN + j * 8 + W::lane() / 4);
-  block.idle = W::warp() * W::WN >= place.reach();
-  __syncthreads();
+  for (int i = 0; i < S::SLOTS; ++i) {
+    const int h = block.halo(i);
+    block.at[i] = place.halo(p, z, h < S::Halo::product ? h : 0);
+    block.at[i].inside &= h < S::Halo::product;
+  }
+#pragma unroll
+  for (int j = 0; j < W::NT; ++j)
+    block.off[j] = (halo_offset<P>(W::warp() * W::WN + j * 8 + W::lane() / 4) + W::lane() % 4 * S::PITCH) * 4;
 
   typename W::Sums sums = {};
-  block.multiply(sums);
+  if (W::warp() * W::WN < place.reach())
+    block.template multiply<true>(sums);
+  else
+    block.template multiply<false>(sums);
 
   const BoxColumns<P, W::BN> columns(p, place, box);
   accum* staged = reinterpret_cast<accum*>(window_shared);

@@ -12,7 +12,6 @@ BN = 256  # columns of a tile
 THREADS = 128
 STEP_ROWS = 8  # words of channels in one step
 GROUP = 10
-PLACE_BYTES = 24  # at most, of one halo pixel's place
 # Cycles for one column and tap of 64 rows, for one word of the halo, and for one element of the result.
 MULTIPLY, FETCH, STORE = 0.8, 0.62, 0.25
 # Of the gradient's kernel: cycles for one mma, and for what each box costs whatever its size.
@@ -73,17 +72,19 @@ class WindowTile:
 class GradientTile:
     """`Gradient<...>` of kernels/window_gradient.cuh on boxes of pixels; other engines take tiles of their own."""
 
+    blocks: int  # of 16 rows in a warp
     warps_m: int
     tap_groups: int
     taps_each: int
     channel_groups: int
     each: int  # eights of channels in a warp
+    warps_k: int  # warps that take turns along the pixels, each with a partial sum of its own
     box: tuple[int, ...]
     other: Tile
 
     @property
     def rows(self) -> int:
-        return self.warps_m * 32
+        return self.warps_m * self.blocks * 16
 
     @property
     def channels(self) -> int:
@@ -91,7 +92,7 @@ class GradientTile:
 
     @property
     def threads(self) -> int:
-        return self.warps_m * self.tap_groups * self.channel_groups * 32
+        return self.warps_m * self.tap_groups * self.channel_groups * self.warps_k * 32
 
     @property
     def cols(self) -> int:
@@ -102,14 +103,16 @@ class GradientTile:
         return self.other.depth
 
     def text(self) -> str:
-        sizes = (self.warps_m, self.tap_groups, self.taps_each, self.channel_groups, self.each)
+        sizes = (
+            self.blocks, self.warps_m, self.tap_groups, self.taps_each, self.channel_groups, self.each, self.warps_k,
+        )  # fmt: skip
         return f"Gradient<{', '.join(map(str, sizes))}>"
 
     def shared_bytes(self, form: Form) -> int:
         """What a block asks for, as the kernel counts it."""
         box, halo = prod(self.box), prod(form.halo(self.box))
         panel = self.rows * (-(-box // 32) * 32 + 4) + self.channels * (-(-halo // 32) * 32 + 4)
-        return 2 * panel * 4 + (box + halo) * PLACE_BYTES + 16
+        return 2 * panel * 4
 
 
 def rows_for(rows: int) -> int:
@@ -123,13 +126,17 @@ def words_for(taps: int) -> int:
     return 8 if taps >= 5 else 16 if taps >= 2 else 32
 
 
+def _dealt(pixels: int) -> int:
+    """Pixels of a halo, rounded up to so many for each thread."""
+    return -(-pixels // THREADS) * THREADS
+
+
 def shared_bytes(form: Form, box: Sequence[int], rows: int, words: int) -> int:
     """What a block asks for, as kernels/window.cuh counts it."""
-    halo = prod(form.halo(box))
-    pitch = -(-halo // 32) * 32 + 8
+    pitch = _dealt(prod(form.halo(box))) + 8
     steps = words // STEP_ROWS * form.taps
-    panels = 2 * (min(steps, GROUP) * rows * 8 + words * pitch) * 4
-    return max(panels, 16 * (BN + 8) * 4) + halo * PLACE_BYTES
+    panels = (2 * min(steps, GROUP) * rows * 8 + 3 * words * pitch) * 4
+    return max(panels, 16 * (BN + 8) * 4)
 
 
 def choose_box(form: Form, extents: Sequence[int], rows: int, channels: int) -> WindowTile | None:
@@ -142,7 +149,7 @@ def choose_box(form: Form, extents: Sequence[int], rows: int, channels: int) -> 
         count = prod(-(-e // b) for e, b in zip(extents, box))
         halo = form.halo(box)
         # A row of pixels touches a sector more than it fills.
-        fetch = FETCH * prod(halo) * (1 + 8 / halo[-1])
+        fetch = FETCH * _dealt(prod(halo)) * (1 + 8 / halo[-1])
         store = STORE * height * prod(box) * (1 + 8 / box[-1])
         chunks = -(-channels // words)
         cost = count * (chunks * words / 8 * (MULTIPLY * BN * form.taps * height / 64 + fetch) + store)
@@ -159,20 +166,26 @@ def choose_gradient(form: Form, extents: Sequence[int], rows: int, channels: int
         return None
     taps_each = -(-taps // groups)
     each = max(1, min(UNITS // taps_each, -(-channels // 8)))
+    blocks = 2 if rows > 16 else 1
     warps_m = 2 if rows > 32 and groups == 1 else 1
     channel_groups = 2 if groups <= 3 and channels > each * 8 else 1
+    warps_k = max(1, 4 // (warps_m * groups * channel_groups))
     best: tuple[float, GradientTile] | None = None
     for box in _boxes(extents[:-1], 16):
         for last in range(8, 129, 8):
             if prod(box) * last > 128 or last >= extents[-1] + 8:
                 continue
-            tile = GradientTile(warps_m, groups, taps_each, channel_groups, each, (*box, last), other)
+            tile = GradientTile(
+                blocks, warps_m, groups, taps_each, channel_groups, each, warps_k, (*box, last), other
+            )
             if tile.shared_bytes(form) > SHARED_LIMIT:
                 continue
             halo = form.halo(tile.box)
             count = prod(-(-e // b) for e, b in zip(extents, tile.box))
-            products = prod(tile.box) / 8 * (tile.threads / 32) * 2 * taps_each * each * MMA
-            words = tile.rows * prod(tile.box) * (1 + 8 / last) + tile.channels * prod(halo) * (1 + 8 / halo[-1])
+            products = prod(tile.box) / 8 * (tile.threads / 32 / warps_k) * blocks * taps_each * each * MMA
+            # Threads that have no pixel wait for those that have.
+            dealt = [-(-n // tile.threads) * tile.threads if n > tile.threads / 2 else n for n in (prod(tile.box), prod(halo))]
+            words = tile.rows * dealt[0] * (1 + 8 / last) + tile.channels * dealt[1] * (1 + 8 / halo[-1])
             cost = count * (products + FETCH / 8 * words + BOX)
             if best is None or cost < best[0]:
                 best = cost, tile

@@ -177,6 +177,11 @@ class Scheduler:
                     parts = _boxes(stage)
                     blocks = -(-rows // gradient.rows) * -(-channels // gradient.channels) * batches
                     splits = min(-(-2 * PROCESSORS // blocks), self.program.hint(parts))
+                    stage.splits = self._size(
+                        f"{c.name}_splits", f"max(1, min({splits}, {parts.python()})) * {gradient.warps_k}",
+                        splits * gradient.warps_k,
+                    )  # fmt: skip
+                    splits = 1
             elif splits == 1:
                 box = choose_box(s.form, extents, rows, channels)
                 if box is not None:
