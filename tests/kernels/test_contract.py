@@ -30,6 +30,7 @@ struct Product {
   Index Z, M, N, K, tiles;
   static constexpr bool a_along_k = A_K, b_along_k = B_K, statistics = STATISTICS;
   static constexpr int group = 0;
+  static constexpr bool boxed = false;
   __host__ __device__ Index batches() const { return Z; }
   __host__ __device__ Index rows() const { return M; }
   __host__ __device__ Index cols() const { return N; }
@@ -56,6 +57,7 @@ struct Conv {
   Index Z, O, C, H, W, HO, WO;
   static constexpr bool a_along_k = true, b_along_k = false, statistics = false;
   static constexpr int group = 0;
+  static constexpr bool boxed = false;
   struct Pixel {
     Index at, h, w;
   };
@@ -360,7 +362,7 @@ def test_compiles_for_old_and_new_chips(scalar, grade):
 @pytest.mark.quick
 def test_tiles_are_chosen_by_size():
     assert choose("mma", "float32", "tf32", 4096, 4096, 512).text("tf32") == "Mma<128, 128, 32, 64, 32, Grade::Tf32>"
-    assert choose("mma", "float32", "fp32", 4096, 4096, 512).text("fp32") == "Mma<128, 64, 16, 32, 32, Grade::Fp32>"
+    assert choose("mma", "float32", "fp32", 4096, 4096, 512).text("fp32") == "Mma<128, 128, 32, 64, 32, Grade::Fp32>"
     assert choose("mma", "float64", "fp32", 4096, 4096, 512).text() == "Simt<128, 128, 8, 8, 8>"
     assert choose("mma", "float16", "native", 8, 10**6, 64).text("native") == "Mma<32, 128, 32, 32, 32, Grade::Native>"
     assert choose("simt", "float32", "", 10**6, 3, 64).cols == 32

@@ -245,7 +245,9 @@ __global__ void __launch_bounds__(G::threads, G::threads > 128 ? 1 : 2)
     for (int round = 0; round < S::ROUNDS; ++round) {
       if constexpr (!S::ASYNC) block.fetch(round, round % (LAG + 1));
       const int q = round * G::WARPS_K + G::turn();
-      if (!idle && (S::STEPS % G::WARPS_K == 0 || q < S::STEPS)) step(masked, part, place, q);
+      // A step whose first pixel does not exist has none.
+      const bool there = !decltype(masked)::value || place.exists(q * 8);
+      if (!idle && there && (S::STEPS % G::WARPS_K == 0 || q < S::STEPS)) step(masked, part, place, q);
       if constexpr (!S::ASYNC) {
         if (round >= LAG) block.put(round - LAG, (round - LAG) % (LAG + 1), shared + block.next);
       }

@@ -126,14 +126,14 @@ def words_for(taps: int) -> int:
     return 8 if taps >= 5 else 16 if taps >= 2 else 32
 
 
-def _dealt(pixels: int) -> int:
-    """Pixels of a halo, rounded up to so many for each thread."""
-    return -(-pixels // THREADS) * THREADS
+def _dealt(pixels: int, threads: int = THREADS) -> int:
+    """Pixels, rounded up to so many for each thread; several threads may share a pixel."""
+    return -(-pixels // threads) * threads if pixels > threads / 2 else pixels
 
 
 def shared_bytes(form: Form, box: Sequence[int], rows: int, words: int) -> int:
     """What a block asks for, as kernels/window.cuh counts it."""
-    pitch = _dealt(prod(form.halo(box))) + 8
+    pitch = -(-prod(form.halo(box)) // THREADS) * THREADS + 8
     steps = words // STEP_ROWS * form.taps
     panels = (2 * min(steps, GROUP) * rows * 8 + 3 * words * pitch) * 4
     return max(panels, 16 * (BN + 8) * 4)
@@ -184,8 +184,8 @@ def choose_gradient(form: Form, extents: Sequence[int], rows: int, channels: int
             count = prod(-(-e // b) for e, b in zip(extents, tile.box))
             products = prod(tile.box) / 8 * (tile.threads / 32 / warps_k) * blocks * taps_each * each * MMA
             # Threads that have no pixel wait for those that have.
-            dealt = [-(-n // tile.threads) * tile.threads if n > tile.threads / 2 else n for n in (prod(tile.box), prod(halo))]
-            words = tile.rows * dealt[0] * (1 + 8 / last) + tile.channels * dealt[1] * (1 + 8 / halo[-1])
+            plain, under = (_dealt(n, tile.threads) for n in (prod(tile.box), prod(halo)))
+            words = tile.rows * plain * (1 + 8 / last) + tile.channels * under * (1 + 8 / halo[-1])
             cost = count * (products + FETCH / 8 * words + BOX)
             if best is None or cost < best[0]:
                 best = cost, tile

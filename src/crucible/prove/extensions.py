@@ -31,7 +31,7 @@ class _Memory:
 
 
 def pointed_at(numbers: list[int]) -> list[torch.Tensor]:
-    """The memory that functions get as plain addresses: from each number inside a tensor's memory to that memory's end."""
+    """The memory behind plain addresses: from each number inside a tensor's memory to that memory's end."""
     if not numbers or not torch.cuda.is_available():
         return []
     found = []

@@ -3,6 +3,7 @@
 // A copy reads its source when it is issued and keeps the bytes; its destination turns to poison (all ones, unwritten)
 // at once and receives the data when the issuing thread waits for the copy's group. A kernel that forgets the wait, or
 // waits for the wrong group, computes with poison; one that forgets the barrier after the wait is a race.
+#include <algorithm>
 #include <cstring>
 #include <unordered_map>
 #include <vector>
@@ -41,15 +42,20 @@ struct Queue {
 };
 
 // Queues by block (its first epoch is unique) and thread. One that a block left behind with copies in flight is never
-// looked at again.
+// looked at again. Those that nobody needs go when there are twice as many as were needed the last time.
 std::unordered_map<uint64_t, Queue> queues;
+size_t queues_expected = 1 << 15;
 
 Queue& my_queue() {
     RuntimeSection section;
     const uint64_t block = current->block->begin;
-    if (queues.size() > 1 << 15)
-        for (auto it = queues.begin(); it != queues.end();)
-            it = it->first >> 10 < launch->begin ? queues.erase(it) : std::next(it);
+    if (queues.size() > queues_expected) {
+        for (auto it = queues.begin(); it != queues.end();) {
+            const bool needed = it->first >> 10 >= launch->begin && !(it->second.copies.empty() && it->second.groups.empty());
+            it = needed ? std::next(it) : queues.erase(it);
+        }
+        queues_expected = std::max(size_t(1) << 15, 2 * queues.size());
+    }
     return queues[block << 10 | current->number];
 }
 
