@@ -58,7 +58,7 @@ template <class W, class P>
 struct WindowSizes {
   using Halo = HaloOf<P>;
   static constexpr int TAPS = P::Kernel::product, CK = W::CHANNELS / W::PER_WORD;
-  static constexpr int STEPS = CK / 8 * TAPS, GROUP = STEPS <= 10 ? STEPS : 10;  // steps between two barriers
+  static constexpr int STEPS = CK / 8 * TAPS, GROUP = STEPS <= 10 ? STEPS : 9;  // steps between two barriers
   static constexpr int UNROLL = STEPS <= 32 ? STEPS : 1;
   static constexpr int SLOTS = (Halo::product + W::threads - 1) / W::threads;  // halo pixels of one thread
   static constexpr int PITCH = SLOTS * W::threads + 8;                         // past the halo there are zeros

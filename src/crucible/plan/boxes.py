@@ -11,7 +11,6 @@ from crucible.plan.tiles import BOX_TILES, SHARED_LIMIT, MmaTile, SimtTile, Tile
 BN = 256  # columns of a tile
 THREADS = 128
 STEP_ROWS = 8  # words of channels in one step
-GROUP = 10
 # Cycles for one column and tap of 64 rows, for one word of the halo, and for one element of the result.
 MULTIPLY, FETCH, STORE = 0.8, 0.62, 0.25
 # Of the gradient's kernel: cycles for one mma, and for what each box costs whatever its size.
@@ -123,7 +122,7 @@ def rows_for(rows: int) -> int:
 
 def words_for(taps: int) -> int:
     """Words of channels in a chunk: enough steps between chunks to hide what comes from memory."""
-    return 8 if taps >= 5 else 16 if taps >= 2 else 32
+    return 8 if taps >= 5 else 16
 
 
 def _dealt(pixels: int, threads: int = THREADS) -> int:
@@ -135,7 +134,7 @@ def shared_bytes(form: Form, box: Sequence[int], rows: int, words: int) -> int:
     """What a block asks for, as kernels/window.cuh counts it."""
     pitch = -(-prod(form.halo(box)) // THREADS) * THREADS + 8
     steps = words // STEP_ROWS * form.taps
-    panels = (2 * min(steps, GROUP) * rows * 8 + 3 * words * pitch) * 4
+    panels = (2 * (steps if steps <= 10 else 9) * rows * 8 + 3 * words * pitch) * 4
     return max(panels, 16 * (BN + 8) * 4)
 
 

@@ -1,4 +1,4 @@
-"""Dispatch modes that run the reference with another arithmetic: TF32 operands, or plain sequential float32 sums.
+"""Dispatch modes that run the reference with another arithmetic: TF32 operands, tensor cores, sequential float32 sums.
 
 A yardstick asks how far an honest implementation may be from the truth. These modes are such implementations: the same
 operators in the same order, with one choice of arithmetic changed below autograd, so that gradients follow too.
@@ -147,6 +147,24 @@ class SequentialSums(TorchDispatchMode):
 _NARROW = (torch.float32, torch.float16, torch.bfloat16)
 
 
+class TensorCores(TorchDispatchMode):
+    """Contractions as tensor cores compute them where TF32 is permitted (CPU only): operands rounded, totals cut.
+
+    A permission for TF32 is one for the units that have it, and those do not round what they add.
+    """
+
+    def __init__(self, *, convolutions: bool, matmuls: bool) -> None:
+        super().__init__()
+        self.handlers = {f: _SEQUENTIAL[f] for f in _CONVOLUTIONS if convolutions}
+        self.handlers |= {f: _SEQUENTIAL[f] for f in _MATMULS if matmuls}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        handler = self.handlers.get(func)
+        if handler is not None and isinstance(args[0], torch.Tensor) and args[0].dtype == torch.float32:
+            return handler(_CoreSums(), *args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
 class _Sums:
     """The two ways of adding that the handlers below need, in the order of the mode."""
 
@@ -158,6 +176,19 @@ class _Sums:
 
     def sum(self, x: torch.Tensor, dims: list[int]) -> torch.Tensor:
         return sequential_sum(x, dims, backwards=self.backwards)
+
+
+class _CoreSums(_Sums):
+    """Products on tensor cores; plain sums are not theirs."""
+
+    def __init__(self) -> None:
+        super().__init__(False)
+
+    def product(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return products.tensor_core_product(round_to_tf32(a), round_to_tf32(b))
+
+    def sum(self, x: torch.Tensor, dims: list[int]) -> torch.Tensor:
+        return x.sum(dims, keepdim=True)
 
 
 def _convolution(

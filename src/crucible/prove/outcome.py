@@ -86,6 +86,11 @@ def error_finding(error: dict[str, Any], file: str, code: str, what: str) -> Fin
         )
     if error.get("build"):
         return build_finding(error["build"], file)
+    message = str(error.get("message", ""))
+    if "CUDA" in message and "out of memory" in message and "crucible-sim" not in message:
+        # The reference had its results before: it is the sum of both, or somebody else's work, that does not fit.
+        text = f"the GPU's memory is full; try again when nothing else uses it. {what}: {error_text(error, file)}"
+        return Finding("infrastructure", text, {"error": error})
     return Finding(code, f"{what}: {error_text(error, file)}", {"error": error})
 
 

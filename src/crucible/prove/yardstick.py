@@ -6,12 +6,14 @@ wrong. Its terms, each with its reason:
 ``eager``        torch's own error in the dtype under test, on the same device. The measure that a user knows.
                  Taken over a few copies of the data that differ by an ulp, because on a tensor of few elements (or few
                  independent ones, such as a mean per sample) a single run may be exact by luck.
-``sequential``   (simulator only) contractions and sums added one term after the other in float32, which is what one GPU
-                 thread per output does, from the first to the last and from the last to the first. Eager runs on
-                 the CPU there, whose libraries add in blocks: unfairly good.
+``sequential``   contractions and sums added one term after the other in float32, which is what one GPU thread per
+                 output does, from the first to the last and from the last to the first. Libraries add in blocks, or
+                 split a long sum when there are few: unfairly good. On a GPU only where the tensors are small.
 ``tf32``         operands of contractions rounded to TF32 with exact sums, where torch's switches permit that:
                  ``torch.backends.cudnn.allow_tf32`` for convolutions, ``torch.backends.cuda.matmul.allow_tf32`` (or
                  ``torch.set_float32_matmul_precision``) for matmuls. Never with ``--precision fp32``.
+``tensor cores`` the same with the sums as the units for TF32 make them, which cut each total instead of rounding it:
+                 seen only where the operands are exact. Where the tensors are small.
 ``conditioning`` the change of the truth itself when inputs, parameters and incoming gradients move by one ulp. No
                  implementation can be held to more than the data deserve.
 
@@ -28,7 +30,7 @@ from typing import Any
 
 import torch
 
-from crucible.prove.arithmetic import SequentialSums, TF32Operands
+from crucible.prove.arithmetic import SequentialSums, TensorCores, TF32Operands
 from crucible.prove.cases import Spec
 from crucible.prove.compare import LOST, Error, expectations, measure, sampled
 from crucible.prove.execute import Result, call, same_bits
@@ -38,6 +40,8 @@ STEADY_ULPS = 64
 TF32_STEADY = 2e-3
 EXTREME = ("huge", "tiny", "mixed", "special")
 LIGHT = 4_000_000  # elements of weights, inputs and outputs up to which every term is affordable
+CUT = 1e-5  # more than cutting instead of rounding can do to a sum of this size
+HEAVY_WEIGHTS = 100_000_000  # on a GPU weights may have so many
 
 
 @dataclass
@@ -82,8 +86,30 @@ class Bench:
         self.wide = build().to(device).double()
         self.wide_error: str | None = None
         self.input_grads = True  # False for a reference that writes into its inputs
+        self._build, self._dtype = build, dtype
+        self._beside: torch.nn.Module | None = None  # the narrow model on the CPU, where the others are not
         self.held: dict[int, State] = {}
         self.inputs_changed: list[int] = []  # by the last run in the narrow dtype
+
+    @property
+    def beside(self) -> torch.nn.Module:
+        if self.device.type == "cpu":
+            return self.narrow
+        if self._beside is None:
+            made = self._build()
+            self._beside = made if self._dtype is None else made.to(self._dtype)
+        return self._beside
+
+    def run_beside(self, state: State, inputs: list[Any], cotangents: list[Any] | None, spec: Spec) -> Result:
+        """A run in the narrow dtype on the CPU, with its results where the others are."""
+        device, narrow = self.device, self.narrow
+        self.narrow, self.device = self.beside, torch.device("cpu")
+        try:
+            result = self.run(state, inputs, cotangents, spec, wide=False)
+        finally:
+            self.device, self.narrow = device, narrow
+        result.tensors = {k: t.to(device) for k, t in result.tensors.items()}
+        return result
 
     def run(self, state: State, inputs: list[Any], cotangents: list[Any] | None, spec: Spec, *, wide: bool) -> Result:
         model = self.wide if wide else self.narrow
@@ -171,9 +197,14 @@ def _measure(truth: Truth, term: str, exact: Result, other: Result, spec: Spec) 
         row[term] = max(row.get(term, 0.0), error.l2)
 
 
-def _weight(state: State, inputs: list[Any], eager: Result) -> int:
-    tensors = [*state.values(), *(x for x in inputs if isinstance(x, torch.Tensor)), *eager.tensors.values()]
-    return sum(t.numel() for t in tensors)
+def _is_light(state: State, inputs: list[Any], eager: Result, settings: Settings) -> bool:
+    """Whether every term is affordable."""
+    weights = sum(t.numel() for t in state.values())
+    others = sum(x.numel() for x in inputs if isinstance(x, torch.Tensor))
+    others += sum(t.numel() for name, t in eager.tensors.items() if name.removeprefix("grad:") not in state)
+    if settings.simulated:
+        return 2 * weights + others <= LIGHT
+    return weights <= HEAVY_WEIGHTS and others <= LIGHT
 
 
 def _arithmetic_terms(
@@ -199,9 +230,25 @@ def _arithmetic_terms(
             truth.steady = not spec.grads or worst < TF32_STEADY
     # In float64 the truth is eager itself, whose own error then cannot be seen: another order of sums shows its size.
     own = any(t.dtype == torch.float64 for t in truth.eager.tensors.values())
-    if settings.simulated and (own or not spec.brief):
+    light = _is_light(state, inputs, truth.eager, settings)
+    # Random numbers are others on the CPU.
+    affordable = settings.simulated or (light and not truth.eager.drew_random)
+    if light and affordable and narrow and (settings.tf32_convolutions or settings.tf32_matmuls) and not spec.brief:
+        with TensorCores(convolutions=settings.tf32_convolutions, matmuls=settings.tf32_matmuls):
+            cores = bench.run_beside(state, inputs, cotangents, spec)
+        # What is much further off than rounded operands explain took another branch: it says nothing about sums.
+        near = {
+            name: t
+            for name, t in cores.tensors.items()
+            if name in truth.exact.tensors
+            and measure(truth.exact.tensors[name], t, truth.masks.get(name)).l2
+            <= 2 * truth.terms.get(name, {}).get("tf32", 0.0) + CUT
+        }
+        cores.tensors = near
+        _measure(truth, "tensor cores", truth.exact, cores, spec)
+    if affordable and (own or not spec.brief):
         _measure(truth, "sequential", truth.exact, _sequential(bench, state, inputs, cotangents, spec), spec)
-        if _weight(state, inputs, truth.eager) <= LIGHT:
+        if light:
             other = _sequential(bench, state, inputs, cotangents, spec, backwards=True)
             _measure(truth, "sequential", truth.exact, other, spec)
 
@@ -216,7 +263,7 @@ def _sequential(
     backwards: bool = False,
 ) -> Result:
     with SequentialSums(backwards=backwards):
-        return bench.run(state, inputs, cotangents, spec, wide=False)
+        return bench.run_beside(state, inputs, cotangents, spec)
 
 
 def _perturbed_terms(
@@ -230,7 +277,7 @@ def _perturbed_terms(
 ) -> None:
     if truth.from_eager:
         return
-    light = _weight(state, inputs, truth.eager) <= LIGHT
+    light = _is_light(state, inputs, truth.eager, settings)
     draws = 1 if spec.brief or not light else 3
     for draw in range(draws):
         moved = _perturb(state, inputs, cotangents, spec.seed * 31 + draw, 1.0)

@@ -7,8 +7,9 @@ import textwrap
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from crucible.emit.host import Mode
+from crucible.emit.host import Mode, packed_words
 from crucible.fuse import Fused
+from crucible.plan.boxes import WindowTile
 from crucible.plan.cost import Cost, bound, item_bytes, stage_cost
 from crucible.plan.gpus import Gpu
 from crucible.plan.program import Program
@@ -51,6 +52,7 @@ class Kernel:
     seconds: float  # at the speed of light; zero for torch's own, whose operations are not counted
     bound: str
     launches: int
+    beside: str  # what the other launch is for, where there are two
     small: bool
     operator: str = ""  # of torch's
     reason: str = ""  # why it is left to torch
@@ -169,6 +171,11 @@ def _kernel(fused: Fused, mode: Mode, stage: Stage, cost: Cost, whole: Cost, dir
     least = bound(cost, gpu, fused.options.chosen_engine, fused.options.precision, fused.element)
     small = isinstance(stage, (Row, Map)) and cost.bytes < min(SMALL * whole.bytes, SMALL_BYTES)
     small = small and cost.operations < SMALL * max(whole.operations, 1)
+    beside = ""
+    if isinstance(stage, Row) and stage.split:
+        beside = "a second launch joins the parts of long rows"
+    elif isinstance(stage, Contraction) and isinstance(stage.tile, WindowTile):
+        beside = f"a first launch packs {amount(4 * packed_words(stage, stage.tile))} of weights"
     return Kernel(
         name="torch" if isinstance(stage, Call) else mode.labels[stage.name],
         mode=mode.name,
@@ -181,7 +188,8 @@ def _kernel(fused: Fused, mode: Mode, stage: Stage, cost: Cost, whole: Cost, dir
         bytes=cost.bytes,
         seconds=0.0 if call else least.seconds,
         bound="" if call else least.by,
-        launches=0 if call else 2 if isinstance(stage, Row) and stage.split else 1,
+        launches=0 if call else 2 if beside else 1,
+        beside=beside,
         small=small,
         operator=str(stage.extern.node.target) if isinstance(stage, Call) else "",
         reason=stage.extern.reason if isinstance(stage, Call) else "",
@@ -284,7 +292,7 @@ def _same_work(p: Pass, e: Explanation) -> bool:
 def _kernel_lines(k: Kernel) -> list[str]:
     notes = [k.kind if k.ours else k.operator]
     notes += ["small"] if k.small else []
-    notes += ["a second launch joins the parts of long rows"] if k.launches == 2 else []
+    notes += [k.beside] if k.beside else []
     lines = _wrapped(f"  {k.name:<12} ", f"{', '.join(k.absorbs)}  [{'; '.join(notes)}]")
     lines += _wrapped("      reads  ", tensors_text(k.reads))
     lines += _wrapped("      writes ", tensors_text(k.writes))

@@ -1,0 +1,105 @@
+"""Boxes of pixels: what is chosen, and that the planner counts shared memory as the kernels do."""
+
+from __future__ import annotations
+
+import ctypes
+from math import prod
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import crucible
+from crucible.plan.boxes import BN, Form, choose_box, choose_gradient, shared_bytes
+from crucible.plan.tiles import MMA_TILES, SHARED_LIMIT
+from crucible.sim import kernel as sim
+
+KERNELS = Path(crucible.__file__).parent / "kernels"
+OTHER = MMA_TILES[2][0]
+
+
+def form(kernel, stride=1, dilation=1, shift=0):
+    lead = 4 - len(kernel)
+    return Form(
+        (1,) * lead + tuple(kernel), (1,) * lead + (stride,) * len(kernel), (1,) * lead + (dilation,) * len(kernel),
+        (0,) * lead + (shift,) * len(kernel), False,
+    )  # fmt: skip
+
+
+def test_halo_is_what_the_taps_reach():
+    assert form((3, 3)).halo((1, 1, 8, 32)) == (1, 1, 10, 34)
+    assert form((3,), stride=2, dilation=4).halo((1, 1, 1, 10)) == (1, 1, 1, 27)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "extents", "rows", "channels"),
+    [
+        ((3, 3), (1, 1, 1026, 1026), 64, 64), ((3, 3, 3), (1, 34, 34, 34), 128, 64), ((5, 5), (1, 1, 34, 34), 128, 64),
+        ((1, 1), (1, 1, 56, 56), 256, 64), ((7,), (16, 1, 1, 100), 8, 3), ((3, 3), (64, 1, 4, 4), 512, 512),
+    ],
+)  # fmt: skip
+def test_boxes_waste_little(kernel, extents, rows, channels):
+    tile = choose_box(form(kernel), extents, rows, channels)
+    assert tile is not None and prod(tile.box) <= BN
+    computed = prod(-(-e // b) for e, b in zip(extents, tile.box)) * BN
+    assert prod(extents) / computed > 0.75
+    assert shared_bytes(form(kernel), tile.box, tile.rows, tile.words) <= SHARED_LIMIT
+
+
+def test_no_box_where_no_halo_fits():
+    assert choose_box(form((31, 31), dilation=8), (1, 1, 512, 512), 64, 64) is None
+    assert choose_gradient(form((9, 9)), (8, 1, 32, 32), 64, 64, OTHER) is None  # too many taps
+    assert choose_gradient(form((3, 3), dilation=200), (8, 1, 32, 32), 64, 64, OTHER) is None
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.integers(1, 5), min_size=1, max_size=3), st.integers(1, 3), st.integers(1, 3),
+    st.lists(st.integers(1, 70), min_size=4, max_size=4), st.integers(1, 200), st.integers(1, 200),
+)  # fmt: skip
+def test_every_choice_fits(kernel, stride, dilation, extents, rows, channels):
+    f = form(kernel, stride, dilation)
+    tile = choose_box(f, extents, rows, channels)
+    if tile is not None:
+        assert shared_bytes(f, tile.box, tile.rows, tile.words) <= SHARED_LIMIT
+        assert tile.packed_words(rows, channels, f.taps, 1) >= rows * channels * f.taps
+    gradient = choose_gradient(f, extents, rows, channels, OTHER)
+    if gradient is not None:
+        assert gradient.shared_bytes(f) <= SHARED_LIMIT and gradient.box[-1] % 8 == 0
+        assert gradient.tap_groups * gradient.taps_each >= f.taps and gradient.threads <= 256
+
+
+def test_shared_memory_is_counted_as_the_kernels_count_it():
+    f = Form((1, 1, 3, 5), (1, 1, 2, 1), (1, 1, 1, 2), (0, 0, -1, -4), False)
+    tile = choose_box(f, (1, 1, 60, 50), 48, 40)
+    gradient = choose_gradient(f, (4, 1, 60, 50), 48, 40, OTHER)
+    assert tile is not None and gradient is not None
+
+    def dims(values):
+        return f"Dims<{', '.join(map(str, values))}>"
+
+    def functor(name, box):
+        return f"""
+struct {name} {{
+  using Box = {dims(box)}; using Kernel = {dims(f.kernel)}; using Stride = {dims(f.stride)};
+  using Dilation = {dims(f.dilation)}; using Shift = {dims(f.shift)};
+  static constexpr bool b_direct = true, a_direct = true, boxed = true;
+  struct AAt {{ Index c; bool inside; }}; struct BAt {{ Index c; bool inside; }};
+}};"""
+
+    source = f"""
+#include "window.cuh"
+#include "window_gradient.cuh"
+using namespace crucible;
+{functor("Forward", tile.box)}
+{functor("Backward", gradient.box)}
+extern "C" int window_bytes() {{ return WindowSizes<{tile.text("Tf32")}, Forward>::shared_bytes; }}
+extern "C" int gradient_bytes() {{ return GradientSizes<{gradient.text()}, Backward>::shared_bytes; }}
+"""
+    library = ctypes.CDLL(str(sim.Kernel(source, {}, include=[KERNELS]).path))
+    for name, expected in (("window_bytes", shared_bytes(f, tile.box, tile.rows, tile.words)),
+                           ("gradient_bytes", gradient.shared_bytes(f))):  # fmt: skip
+        function = getattr(library, name)
+        function.restype = ctypes.c_int
+        assert function() == expected
