@@ -7,7 +7,8 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from crucible.prove.arithmetic import SequentialSums, TF32Operands, round_to_tf32, sequential_sum
+from crucible.prove import products
+from crucible.prove.arithmetic import SequentialSums, TensorCores, TF32Operands, round_to_tf32, sequential_sum
 
 
 def gradients(f, *args):
@@ -113,3 +114,36 @@ def test_tf32_operands_leave_matmuls_alone_unless_asked():
     assert mode.used
     error = ((rounded - plain).norm() / plain.norm()).item()
     assert 1e-5 < error < 2e-3
+
+
+@pytest.mark.parametrize("f,xs,ws,options", CONVOLUTIONS)
+def test_tensor_cores_convolve_with_rounded_operands(f, xs, ws, options):
+    torch.manual_seed(0)
+    x, w = (round_to_tf32(torch.randn(s)) for s in (xs, ws))
+    expected = gradients(lambda x, w: f(x, w, **options), x, w)
+    with TensorCores(convolutions=True, matmuls=False):
+        got = gradients(lambda x, w: f(x, w, **options), x, w)
+    torch.testing.assert_close(got[0], expected[0], rtol=1e-5, atol=1e-5)  # exact operands: only sums differ
+    for e, g in zip(expected[1:], got[1:], strict=True):  # the incoming gradient is rounded
+        torch.testing.assert_close(g, e, rtol=1e-2, atol=1e-2)
+        assert not torch.equal(g, e)
+
+
+def test_tensor_cores_cut_what_they_add():
+    """A long sum of numbers that float32 holds: rounding would lose nothing on average, cutting always loses."""
+    a = torch.full((1, 1, 4096), 1 + 2.0**-10)
+    b = torch.full((1, 4096, 1), 1 + 2.0**-9)
+    exact = (a.double() @ b.double()).item()
+    got = products.tensor_core_product(a, b).item()
+    assert exact * (1 - 4096 / 8 * 2**-23) < got < exact
+    assert products.tensor_core_product(-a, b).item() == -got  # towards zero, whatever the sign
+    ones = torch.ones(1, 1, 4096)
+    assert products.tensor_core_product(ones, ones.mT).item() == 4096  # what is exact stays so
+
+
+def test_tensor_cores_leave_what_is_not_permitted():
+    a, b = torch.randn(3, 40), torch.randn(40, 5)
+    with TensorCores(convolutions=True, matmuls=False):
+        assert torch.equal(a @ b, torch.mm(a, b))
+    with TensorCores(convolutions=False, matmuls=True):
+        assert not torch.equal(torch.mm(a, b), (a.double() @ b.double()).float())
