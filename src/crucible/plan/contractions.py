@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING, Any
 from crucible.plan.boxes import Form
 from crucible.plan.index import ZERO, Int, Var, integer, of_atom, product
 from crucible.plan.program import Contract, Index, Sliding, Tensor, unflat
-from crucible.plan.value import Condition, Const, Inside, Masked, Multiple, Op, Value
+from crucible.plan.value import Condition, Const, Fold, Inside, Masked, Multiple, Op, Value
 
 if TYPE_CHECKING:
     from crucible.plan.lower import Lowering
 
 # From this many output pixels on, a sample's pixels fill tiles of their own, so that statistics per sample stay apart.
 OWN_TILES = 256
+# Up to this many taps, a convolution of single channels is a loop in the thread of each element.
+FEW_TAPS = 64
 
 
 def _of(variable: Var) -> Int:
@@ -175,6 +177,8 @@ def _convolved(
     x, weight = low.operand(x), low.operand(weight)
     rows_per = shape[1] // window.groups
     depth_per = x.shape[1] // window.groups
+    if depth_per == 1 and window.taps <= FEW_TAPS:
+        return _depthwise(low, node, x, weight, window, shape, transposed=transposed)
     batch, cols, sample, group, pixel = _pixels(low, shape, window.groups)
     rows = low.fresh("m", rows_per)
     depth = low.fresh("k", depth_per * window.taps)
@@ -200,6 +204,57 @@ def _convolved(
         (x, weight), node.name, _sliding(low, x, window, shape, batch, sample, group, transposed=transposed),
     )  # fmt: skip
     return low.add_contract(contract)
+
+
+def _depthwise(
+    low: Lowering, node: Any, x: Tensor, weight: Tensor, window: Window, shape: Index, *, transposed: bool
+) -> Tensor:
+    """A convolution with one input channel for each group: a few products an element, nothing for a tile to share."""
+    rows_per = shape[1] // window.groups
+    loops = tuple(low.fresh("t", integer(k)) for k in window.kernel)
+    tap = [_of(v) for v in loops]
+    taken = tuple(v for v in loops if v.extent != 1)
+
+    def element(index: Index) -> Value:
+        sample, channel, *pixel = index
+        group = channel // rows_per
+        if transposed:
+            at, conditions = _reached(pixel, tap, x.shape[2:], window)
+            value: Value = Masked(conditions, x.at((sample, group, *at)), Const(0.0, "f"), "f")
+            factor = weight.at((group, channel % rows_per, *tap))
+        else:
+            at = _under(pixel, tap, window)
+            value = _guarded([Inside(i, s) for i, s in zip(at, x.shape[2:])], x.at((sample, group, *at)), window)
+            factor = weight.at((channel, ZERO, *tap))
+        product_ = Op("mul", (factor, value), "f")
+        return Fold("sum", taken, (product_,), 0, "f") if taken else product_
+
+    return low.lazy(
+        node, element, [x, weight], cost=4 * window.taps, folds=bool(taken), shape=shape, dtype="scalar"
+    )
+
+
+def _depthwise_gradient(
+    low: Lowering, node: Any, plain: Tensor, under: Tensor, weight: Tensor, window: Window
+) -> Tensor:
+    """The same for the weight: one sum over samples and pixels for each channel and tap."""
+    rows_per = plain.shape[1] // window.groups
+    rank = len(window.kernel)
+
+    def element(index: Index) -> Value:
+        channel, tap, sample, pixel = index[0], index[1 : 1 + rank], index[1 + rank], index[2 + rank :]
+        at = _under(pixel, tap, window)
+        seen = under.at((sample, channel // rows_per, *at))
+        value = _guarded([Inside(i, s) for i, s in zip(at, under.shape[2:])], seen, window)
+        return Op("mul", (plain.at((sample, channel, *pixel)), value), "f")
+
+    shape = (plain.shape[1], *map(integer, window.kernel), plain.shape[0], *plain.shape[2:])
+    source = low.lazy(node, element, [plain, under], cost=2, shape=shape, dtype="scalar")
+    axes = range(1 + rank, len(shape))
+    (total,) = low.add_reduce(node, source, axes, "sum", lambda i: (source.at(i),), ["f"], [plain, under])
+    return low.lazy(
+        node, lambda i: total.at((i[0], *i[2:], *[ZERO] * len(axes))), [total], shape=weight.shape, dtype="scalar"
+    )
 
 
 def _sliding(
@@ -267,6 +322,8 @@ def _weight_gradient(
     groups = window.groups
     rows_per = plain.shape[1] // groups
     cols_per = under.shape[1] // groups
+    if cols_per == 1 and rows_per == 1 and window.taps <= FEW_TAPS:
+        return _depthwise_gradient(low, node, plain, under, weight, window)
     group = low.fresh("g", integer(groups))
     rows = low.fresh("m", rows_per)
     cols = low.fresh("n", cols_per * window.taps)

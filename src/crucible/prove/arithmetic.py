@@ -34,12 +34,14 @@ class TF32Operands(TorchDispatchMode):
     """Operands of contractions rounded to TF32, everything else exact (run it in float64).
 
     This is the error that torch's switches permit, whatever the accumulation: cuDNN uses TF32 for some shapes and not
-    for others, and a CPU never does, so the permission counts and not the pick.
+    for others, and a CPU never does, so the permission counts and not the pick. ``draw`` picks some contractions at
+    random and leaves the others exact.
     """
 
-    def __init__(self, *, convolutions: bool, matmuls: bool) -> None:
+    def __init__(self, *, convolutions: bool, matmuls: bool, draw: int | None = None) -> None:
         super().__init__()
         self.convolutions, self.matmuls = convolutions, matmuls
+        self.draw = None if draw is None else torch.Generator().manual_seed(draw)
         self.used = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -49,6 +51,8 @@ class TF32Operands(TorchDispatchMode):
         elif self.matmuls and func in _MATMULS:
             which = _MATMULS[func]
         else:
+            which = ()
+        if which and self.draw is not None and torch.rand((), generator=self.draw) < 0.5:
             which = ()
         self.used = self.used or bool(which)
         exact = list(args)

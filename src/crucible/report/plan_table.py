@@ -66,6 +66,7 @@ def _kernels(kernels: tuple[Kernel, ...]) -> Table:
         style = "" if k.ours and not k.small else "dim" if k.ours else "yellow"
         what = escape(", ".join(k.absorbs))
         what += f"\n[dim]reads[/] {escape(tensors_text(k.reads))}\n[dim]writes[/] {escape(tensors_text(k.writes))}"
+        what += f"\n[dim]({escape(k.beside)})[/]" if k.beside else ""
         table.add_row(
             k.name, what, gflop(k.operations) if k.ours else "", f"{k.bytes / 1e6:.1f}",
             least(k.seconds) if k.ours else "", style=style,
