@@ -136,7 +136,7 @@ class Child:
                 self._die("protocol", "the supervisor did not start")
             self._wait_for([self._status], 0.5)
             self._read_events()
-        if self._death is not None:
+        if self._death is not None and not self.isolation:  # what started and is over already is waited for as ever
             self.close()
             raise self._death
         enforce = [what for what, key in (("files", "filesystem"), ("hidden", "hidden"), ("network", "network"))

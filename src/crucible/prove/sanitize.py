@@ -74,7 +74,7 @@ def _run_tool(session: Session, check: Check, tool: str, name: str, request: Pat
         **os.environ,
         "PYTHONPATH": str(Path(crucible.__file__).parents[1]),
         "PYTORCH_NO_CUDA_MEMORY_CACHING": "1",
-        "TORCH_EXTENSIONS_DIR": str(session.scratch / "extensions"),
+        "TORCH_EXTENSIONS_DIR": str(session.extensions),  # built already
     }
     command = [
         tool,
@@ -109,6 +109,8 @@ def _run_tool(session: Session, check: Check, tool: str, name: str, request: Pat
         first = lines[0] if lines else f"{count} errors"
         code = "misaligned" if "isaligned" in first else CODES[name]
         raise Refutation(Finding(code, f"compute-sanitizer {name}: {first}", {"lines": lines, "count": count}))
+    if count < 0:
+        session.limits.append(f"compute-sanitizer's {name} gave no summary (exit {done.returncode})")
     check.note(f"compute-sanitizer {name}: " + ("no errors" if count == 0 else f"no summary (exit {done.returncode})"))
 
 
