@@ -97,7 +97,7 @@ def _sample(run: Callable[[], Any]) -> float:
     return start.elapsed_time(end)
 
 
-def floor(problem: Problem, inputs: list[Any], out: Any, model: torch.nn.Module, found: dict[str, float]) -> float:
+def floor(inputs: list[Any], out: Any, model: torch.nn.Module, found: dict[str, float]) -> float:
     """The least time for a forward: inputs and parameters read once, outputs written once, products at the best rate.
 
     Products that torch may round to TF32 count at the fp16 rate (the same mantissa); others count three times.
@@ -181,7 +181,7 @@ def race(problem: Problem, new: Path, arguments: argparse.Namespace, found: dict
     truth_model = copy.deepcopy(model).double()
     with torch.no_grad():
         truth = [t.double() for t in _tensors(truth_model(*[_wide(t) for t in sets[0]]))]
-        least = floor(problem, sets[0], truth[0].to(dtype) if len(truth) == 1 else truth, model, found)
+        least = floor(sets[0], truth[0].to(dtype) if len(truth) == 1 else truth, model, found)
     del truth_model
     rows = []
     for what in arguments.what:

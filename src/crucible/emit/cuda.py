@@ -282,6 +282,13 @@ def _decoded(w: Writer, variables: Iterable[Var], flat: str, extents: list[Int],
             block.names[v] = w.factor(value, block)
 
 
+def _fields(w: Writer, d: Writer, fixed: Iterable[Var], text: str) -> list[tuple[str, str]]:
+    """What is decoded beforehand by ``d``, with its names: variables that ``w`` uses, and the sums it set aside."""
+    used = [v for v in fixed if any(f"at.{v.name}" in line for line in [*w.top.lines, text])]
+    fields = [(v.name, d.int(_plain(v), d.top)) for v in used]
+    return fields + [(n, d.int(i, d.top)) for i, n in w.hoisted.items()]
+
+
 def _operand(parts: _Parts, name: str, value: Value, fixed: list[Var], stage: Contraction) -> list[str]:
     """``a_row`` and ``a`` (or ``b_col`` and ``b``): what can be decoded beforehand, and the element."""
     c = stage.contract
@@ -294,14 +301,11 @@ def _operand(parts: _Parts, name: str, value: Value, fixed: list[Var], stage: Co
         w.top.names[v] = f"at.{v.name}"
     w.expect([value])
     text = w.value(value, w.top)
-    # The decoded part: variables that are used as they are, and the sums that were set aside.
     d = parts.writer()
     extents = [v.extent for v in c.batch]
     _decoded(d, c.batch, "z", extents, d.top)
     d.top.names[variable] = letter
-    used = [v for v in fixed if any(f"at.{v.name}" in line for line in [*w.top.lines, text])]
-    fields = [(v.name, d.int(_plain(v), d.top)) for v in used]
-    fields += [(n, d.int(i, d.top)) for i, n in w.hoisted.items()]
+    fields = _fields(w, d, fixed, text)
     names = ", ".join(n for n, _ in fields)
     struct = f"{name.upper()}{side}"
     at = "row" if name == "a" else "col"
@@ -343,9 +347,7 @@ def _placed(
     checked = [(k, limit) for k, limit in enumerate(limits) if place[k].extent != 1]
     for k, _ in checked:
         d.top.names[place[k]] = f"y{k}"
-    used = [v for v in fixed if any(f"at.{v.name}" in line for line in [*w.top.lines, text])]
-    fields = [(v.name, d.int(_plain(v), d.top)) for v in used]
-    fields += [(n, d.int(i, d.top)) for i, n in w.hoisted.items()]
+    fields = _fields(w, d, fixed, text)
     members = "".join(f"Index {n}; " for n, _ in fields)
     struct = f"{name.upper()}At"
     inside = [f"inside(i{k}, {limit})" for k, limit in enumerate(limits)]

@@ -10,21 +10,24 @@ from crucible.plan.tiles import MmaTile, Tile
 SIMT, TF32, FP32, NATIVE = 0, 1, 2, 3
 
 
-def choices(tile: Tile | WindowTile | GradientTile) -> list[tuple[int, str]]:
-    """The engines a contraction can be built with; tiles have as many columns in all, for partial results' sake."""
+def choices(tile: Tile | WindowTile | GradientTile) -> list[tuple[int, str, str]]:
+    """The engines a contraction can be built with: macro value, function that launches it, C++ type.
+
+    Tiles have as many columns in all, for partial results' sake.
+    """
     if isinstance(tile, WindowTile):
         return [
-            (TF32, tile.text("Tf32")), (FP32, tile.split.text("fp32")), (NATIVE, tile.text("Native")),
-            (SIMT, tile.simt.text()),
+            (TF32, "launch_window", tile.text("Tf32")), (FP32, "launch_contract", tile.split.text("fp32")),
+            (NATIVE, "launch_window", tile.text("Native")), (SIMT, "launch_contract", tile.simt.text()),
         ]  # fmt: skip
     if isinstance(tile, GradientTile):
-        exact = {TF32: tile.text(), NATIVE: tile.text()}
-        return [(value, exact.get(value, text)) for value, text in choices(tile.other)]
+        own = ("launch_gradient", tile.text())
+        return [(v, *(own if v in (TF32, NATIVE) else other)) for v, *other in choices(tile.other)]
     if not isinstance(tile, MmaTile):
-        return [(SIMT, tile.text())]
-    return [
-        (TF32, tile.text("tf32")), (FP32, tile.text("fp32")), (NATIVE, tile.text("native")), (SIMT, tile.simt.text()),
-    ]  # fmt: skip
+        return [(SIMT, "launch_contract", tile.text())]
+    grades = [(TF32, "tf32"), (FP32, "fp32"), (NATIVE, "native")]
+    made = [(value, "launch_contract", tile.text(grade)) for value, grade in grades]
+    return [*made, (SIMT, "launch_contract", tile.simt.text())]
 
 
 def launch(stage: Contraction, stream: str) -> str:
@@ -33,17 +36,12 @@ def launch(stage: Contraction, stream: str) -> str:
     lines = []
     options = choices(stage.tile)
     splits = "1" if stage.splits == 1 else f"static_cast<int>({stage.splits})"
-    for number, (value, text) in enumerate(options):
+    for number, (value, function, text) in enumerate(options):
         if len(options) > 1:
             last = number == len(options) - 1
             lines.append("#else" if last else f"#{'if' if number == 0 else 'elif'} {macro} == {value}")
-        if text.startswith("Window"):
-            call = f"launch_window<{text}>(stage, reinterpret_cast<unsigned*>(packed), {stream})"
-        elif text.startswith("Gradient"):
-            call = f"launch_gradient<{text}>(stage, {splits}, {stream})"
-        else:
-            call = f"launch_contract<{text}>(stage, {splits}, {stream})"
-        lines.append(f'check({call}, "{stage.name}");')
+        given = "reinterpret_cast<unsigned*>(packed)" if function == "launch_window" else splits
+        lines.append(f'check({function}<{text}>(stage, {given}, {stream}), "{stage.name}");')
     if len(options) > 1:
         lines.append("#endif")
     return "\n".join(lines)

@@ -102,27 +102,13 @@ class Bench:
 
     def run_beside(self, state: State, inputs: list[Any], cotangents: list[Any] | None, spec: Spec) -> Result:
         """A run in the narrow dtype on the CPU, with its results where the others are."""
-        device, narrow = self.device, self.narrow
-        self.narrow, self.device = self.beside, torch.device("cpu")
-        try:
-            result = self.run(state, inputs, cotangents, spec, wide=False)
-        finally:
-            self.device, self.narrow = device, narrow
-        result.tensors = {k: t.to(device) for k, t in result.tensors.items()}
+        result, _ = self._run(self.beside, torch.device("cpu"), state, inputs, cotangents, spec, wide=False)
+        result.tensors = {k: t.to(self.device) for k, t in result.tensors.items()}
         return result
 
     def run(self, state: State, inputs: list[Any], cotangents: list[Any] | None, spec: Spec, *, wide: bool) -> Result:
         model = self.wide if wide else self.narrow
-        self.load(model, state)
-        model.train(spec.training)
-        moved = [_place(x, self.device, wide) for x in inputs]
-        grads = None if cotangents is None else [_place(c, self.device, wide) for c in cotangents]
-        result = call(model, moved, grads, seed=spec.seed, differentiate=spec.grads, input_grads=self.input_grads)
-        if result.error is not None and "leaf Variable that requires grad" in result.error:
-            self.input_grads = False
-            self.load(model, state)
-            moved = [_place(x, self.device, wide) for x in inputs]
-            result = call(model, moved, grads, seed=spec.seed, differentiate=spec.grads, input_grads=False)
+        result, moved = self._run(model, self.device, state, inputs, cotangents, spec, wide=wide)
         if not wide:
             self.inputs_changed = [
                 i
@@ -130,6 +116,23 @@ class Bench:
                 if isinstance(old, torch.Tensor) and not same_bits(old.to(self.device), new.detach())
             ]
         return result
+
+    def _run(
+        self, model: torch.nn.Module, device: torch.device, state: State, inputs: list[Any],
+        cotangents: list[Any] | None, spec: Spec, *, wide: bool,
+    ) -> tuple[Result, list[Any]]:  # fmt: skip
+        """What the model did, and the inputs as it left them."""
+        self.load(model, state)
+        model.train(spec.training)
+        moved = [_place(x, device, wide) for x in inputs]
+        grads = None if cotangents is None else [_place(c, device, wide) for c in cotangents]
+        result = call(model, moved, grads, seed=spec.seed, differentiate=spec.grads, input_grads=self.input_grads)
+        if result.error is not None and "leaf Variable that requires grad" in result.error:
+            self.input_grads = False
+            self.load(model, state)
+            moved = [_place(x, device, wide) for x in inputs]
+            result = call(model, moved, grads, seed=spec.seed, differentiate=spec.grads, input_grads=False)
+        return result, moved
 
     def load(self, model: torch.nn.Module, state: State) -> None:
         """Copy values into a model of either precision. Large parameters that it already holds are left alone."""
