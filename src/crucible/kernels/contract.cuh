@@ -158,6 +158,13 @@ __global__ void __launch_bounds__(Config::threads, Config::blocks_per_sm)
 }
 
 #ifndef __CUDACC_RTC__
+// A block gets more than 48 KB only where its kernel was allowed to ask.
+template <class Kernel>
+cudaError_t allow_shared(Kernel* kernel, int bytes) {
+  if (bytes <= 48 * 1024) return cudaSuccess;
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+}
+
 // Launches nothing where D is empty. cudaErrorInvalidValue: too many tiles, or statistics of split (partial) sums.
 template <class Config, class P>
 cudaError_t launch_contract(const P& p, int splits, cudaStream_t stream) {
@@ -167,11 +174,8 @@ cudaError_t launch_contract(const P& p, int splits, cudaStream_t stream) {
   if (batches == 0 || tiles_m == 0 || tiles_n == 0) return cudaSuccess;
   if (tiles_m > most / tiles_n || batches > most / (tiles_m * tiles_n)) return cudaErrorInvalidValue;
   if (splits < 1 || splits > 65535 || (P::statistics && splits > 1)) return cudaErrorInvalidValue;
-  if (Config::shared_bytes > 48 * 1024) {
-    const cudaError_t refused = cudaFuncSetAttribute(
-        contract_kernel<Config, P>, cudaFuncAttributeMaxDynamicSharedMemorySize, Config::shared_bytes);
-    if (refused != cudaSuccess) return refused;
-  }
+  const cudaError_t refused = allow_shared(contract_kernel<Config, P>, Config::shared_bytes);
+  if (refused != cudaSuccess) return refused;
   const dim3 grid(static_cast<unsigned>(batches * tiles_m * tiles_n), static_cast<unsigned>(splits));
   contract_kernel<Config, P><<<grid, Config::threads, Config::shared_bytes, stream>>>(p, splits);
   return cudaGetLastError();

@@ -350,10 +350,8 @@ cudaError_t launch_window(const P& p, unsigned* packed, cudaStream_t stream) {
   pack_kernel<W><<<static_cast<unsigned>(packers < 4096 ? packers : 4096), 256, 0, stream>>>(p, packed);
   cudaError_t refused = cudaGetLastError();
   if (refused != cudaSuccess) return refused;
-  if (S::shared_bytes > 48 * 1024) {
-    refused = cudaFuncSetAttribute(window_kernel<W, P>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::shared_bytes);
-    if (refused != cudaSuccess) return refused;
-  }
+  refused = allow_shared(window_kernel<W, P>, S::shared_bytes);
+  if (refused != cudaSuccess) return refused;
   window_kernel<W><<<static_cast<unsigned>(blocks), W::threads, S::shared_bytes, stream>>>(p, packed);
   return cudaGetLastError();
 }

@@ -299,11 +299,8 @@ cudaError_t launch_gradient(const P& p, int splits, cudaStream_t stream) {
   if (blocks == 0) return cudaSuccess;
   if (blocks > 0x7fffffff || splits < 1 || splits / G::WARPS_K > 65535 || splits % G::WARPS_K != 0)
     return cudaErrorInvalidValue;
-  if (S::shared_bytes > 48 * 1024) {
-    const cudaError_t refused =
-        cudaFuncSetAttribute(gradient_kernel<G, P>, cudaFuncAttributeMaxDynamicSharedMemorySize, S::shared_bytes);
-    if (refused != cudaSuccess) return refused;
-  }
+  const cudaError_t refused = allow_shared(gradient_kernel<G, P>, S::shared_bytes);
+  if (refused != cudaSuccess) return refused;
   const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(splits / G::WARPS_K));
   gradient_kernel<G><<<grid, G::threads, S::shared_bytes, stream>>>(p, splits / G::WARPS_K);
   return cudaGetLastError();
