@@ -43,7 +43,7 @@ def run(tool: str, problem: Path, fused: Path, dtype: str, limit: float) -> tupl
     name = f"{fused.stem} {dtype} {tool}"
     try:
         subprocess.run(plain, capture_output=True, timeout=limit, check=False)  # builds what is not built yet
-        options = ["--tool", tool, "--error-exitcode", "9", "--kernel-regex", "kns=crucible"]
+        options = ["--tool", tool, "--error-exitcode", "9", "--kernel-name", "kernel_substring=crucible"]
         command = ["compute-sanitizer", *options, *plain]
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
     except subprocess.TimeoutExpired:
