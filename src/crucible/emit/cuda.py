@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from crucible.emit.writer import TYPES, Block, Writer, indented, pointer
 from crucible.plan import reducers
 from crucible.plan.boxes import GradientTile, WindowTile
-from crucible.plan.index import ZERO, Int, Var, of_atom, product
+from crucible.plan.index import ZERO, Int, Quotient, Remainder, Var, of_atom, product
 from crucible.plan.program import STORAGE, Buffer, unflat
 from crucible.plan.schedule import written
-from crucible.plan.stages import Contraction, Map, Row, Stage
+from crucible.plan.stages import Contraction, Map, Pass, Row, Stage
 from crucible.plan.value import Load, Value, walk
 
 
@@ -39,9 +39,10 @@ class _Parts:
         self.buffers = buffers
         self.writers: list[Writer] = []
         self.sizes: set[str] = set()
+        self.written = frozenset(b.name for b in written(stage))
 
     def writer(self, fields: Mapping[object, str] | None = None) -> Writer:
-        made = Writer(self.buffers, fields)
+        made = Writer(self.buffers, fields, self.written)
         self.writers.append(made)
         return made
 
@@ -127,6 +128,7 @@ def _wrapped(lines: list[str]) -> list[str]:
     return [line.rstrip() for line in lines]
 
 
+SHORT = 40  # lines of a loop's body up to which it is unrolled
 STREAM = "reinterpret_cast<cudaStream_t>(stream)"
 
 
@@ -200,7 +202,7 @@ def _finals(w: Writer, stage: Row, block: Block, ready: int, lanes: int) -> None
     for s in stores:
         w.store(s.buffer, s.index, s.value, inner)
     if inner is not block:
-        block.lines.extend(["if (lanes.leads()) {", *indented(inner.lines), "}"])
+        block.lines.extend([f"if (lanes.leads(){' && slice == 0' if stage.sliced else ''}) {{", *indented(inner.lines), "}"])
 
 
 def _whole_row(stage: Row, parts: _Parts, head: list[str], comment: Iterable[str]) -> Functor:
@@ -216,27 +218,58 @@ def _whole_row(stage: Row, parts: _Parts, head: list[str], comment: Iterable[str
         if p.reduces:
             structs += _accumulator(parts, w, f"Acc{number}", stage, number)
             top.lines.append(f"Acc{number} {acc};")
-        inner = Block(top, [p.inner])
-        inner.names[p.inner] = "j"
+        sliced = stage.sliced and number == len(stage.passes) - 1
+        inner = _inside(top, p)
         _steps(w, stage, number, acc, inner)
-        extent = w.int(p.inner.extent, top)
         if p.inner.extent == 1:
             # A row of one element belongs to one thread.
-            top.lines.extend(["if (lanes.leads()) {", *indented(inner.lines), "}"])
+            top.lines.extend([f"if (lanes.leads(){' && slice == 0' if sliced else ''}) {{", *indented(inner.lines), "}"])
         else:
-            top.lines.extend([f"for (int64_t jj = lanes.first(); jj < {extent}; jj += lanes.step()) {{",
-                              "  const Index j = static_cast<Index>(jj);", *indented(inner.lines), "}"])  # fmt: skip
+            length = w.int(p.length, top)
+            if sliced:
+                top.lines.append(f"const int64_t share = ({length} + slices - 1) / slices, from = share * slice;")
+                top.lines.append(f"const int64_t to = from + share < {length} ? from + share : {length};")
+            top.lines += _loops(w, p, inner, "from" if sliced else "", "to" if sliced else length)
         if p.reduces:
             if stage.lanes > 1:
                 top.lines.append(f"lanes.join({acc});")
             _results(w, stage, number, acc, wanted, top)
         _finals(w, stage, top, number + 1, stage.lanes)
+    length = stage.passes[-1].length
+    if stage.sliced:
+        parts.need(length)
+        head = [*head, f"__host__ __device__ int64_t length() const {{ return {length}; }}"]
+    taken = "const L& lanes, Index row" + (", int slice, int slices" if stage.sliced else "")
     body = [
         *head, *structs, "template <class L>",
-        "__device__ __forceinline__ void operator()(const L& lanes, Index row) const {", *indented(top.lines), "}",
+        f"__device__ __forceinline__ void operator()({taken}) const {{", *indented(top.lines), "}",
     ]  # fmt: skip
-    launch = f'check(launch_rows<{stage.lanes}>(stage, {STREAM}), "{stage.name}");'
+    launcher = "launch_sliced_rows" if stage.sliced else "launch_rows"
+    launch = f'check({launcher}<{stage.lanes}>(stage, {STREAM}), "{stage.name}");'
     return _assemble(parts, stage.name, comment, body, launch, [], {"row.cuh", "reduce.cuh"})
+
+
+def _inside(top: Block, p: Pass) -> Block:
+    """The body of a walk's loop, or loops: what is known in there of an element's place."""
+    inner = Block(top, [p.inner])
+    inner.names[p.inner] = "j"
+    if p.by is not None:
+        inner.names[Quotient(of_atom(p.inner), p.by)] = "part"
+        inner.names[Remainder(of_atom(p.inner), p.by)] = "rest"
+    return inner
+
+
+def _loops(w: Writer, p: Pass, inner: Block, start: str, end: str) -> list[str]:
+    """A walk of all threads, from ``start`` (nothing: zero) to below ``end``."""
+    first = f"{start} + lanes.first()" if start else "lanes.first()"
+    # Several elements at a time, so that their loads do not wait for each other.
+    unroll = ["#pragma unroll 4"] if p.stores and len(inner.lines) < SHORT else []
+    loop = [*unroll, f"for (int64_t jj = {first}; jj < {end}; jj += lanes.step()) {{"]
+    if p.by is None:
+        return [*loop, "  const Index j = static_cast<Index>(jj);", *indented(inner.lines), "}"]
+    times, by = p.inner.extent // p.by, w.factor(p.by, w.top)
+    loop += [f"  const Index rest = static_cast<Index>(jj), j = part * {by} + rest;", *indented(inner.lines), "}"]
+    return [f"for (Index part = 0; part < {w.int(times, w.top)}; ++part) {{", *indented(loop), "}"]
 
 
 def _split_row(stage: Row, parts: _Parts, head: list[str], comment: Iterable[str]) -> Functor:
@@ -244,21 +277,19 @@ def _split_row(stage: Row, parts: _Parts, head: list[str], comment: Iterable[str
     w = parts.writer({stage.row: "row"})
     w.expect(v for _, vs in p.reduces for v in vs)
     structs = _accumulator(parts, w, "Acc", stage, 0)
-    inner = Block(w.top, [p.inner])
-    inner.names[p.inner] = "j"
+    inner = _inside(w.top, p)
     _steps(w, stage, 0, "a", inner)
-    parts.need(p.inner.extent)
+    parts.need(p.length)
+    loops = _loops(w, p, inner, "from", "to")
     f = parts.writer({stage.row: "row"})
     f.expect(s.value for _, s in stage.finals)
     _results(f, stage, 0, "a", _locals_of(stage), f.top)
     _finals(f, stage, f.top, 1, 32)
     body = [
-        *head, f"__host__ __device__ int64_t length() const {{ return {p.inner.extent}; }}", *structs,
+        *head, f"__host__ __device__ int64_t length() const {{ return {p.length}; }}", *structs,
         "template <class L>",
         "__device__ __forceinline__ void walk(const L& lanes, Index row, int64_t from, int64_t to, Acc& a) const {",
-        *indented(w.top.lines),
-        "  for (int64_t jj = from + lanes.first(); jj < to; jj += lanes.step()) {",
-        "    const Index j = static_cast<Index>(jj);", *indented(indented(inner.lines)), "  }", "}",
+        *indented(w.top.lines), *indented(loops), "}",
         "template <class L>",
         "__device__ __forceinline__ void finish(const L& lanes, Index row, const Acc& a) const {",
         *indented(f.top.lines), "}",
@@ -339,10 +370,9 @@ def _placed(
         w.top.names[v] = f"at.{v.name}"
     w.expect([value])
     element = ""
+    text = w.value(value, w.top)
     if isinstance(value, Load) and parts.buffers[value.buffer].dtype == "scalar" and not value.dynamic:
-        w.loads.add(value.buffer)
         element = f"{pointer(value.buffer)}[{w.int(value.index, w.top)}]"
-    text = f"to_accum({element})" if element else w.value(value, w.top)
     d = parts.writer()
     _decoded(d, batch, "z", [v.extent for v in batch], d.top)
     checked = [(k, limit) for k, limit in enumerate(limits) if place[k].extent != 1]
@@ -388,7 +418,8 @@ def _window(parts: _Parts, stage: Contraction, tile: WindowTile | GradientTile) 
         f"static constexpr bool flipped = {str(form.flipped).lower()};",
         f"__host__ __device__ Index extent(int d) const {{ return {extents}; }}",
         f"__host__ __device__ Index groups() const {{ return {c.batch[-1].extent}; }}",
-        f"__host__ __device__ Index channels() const {{ return {s.channel.extent}; }}",
+        f"static constexpr Index CHANNELS = {s.channel.extent};",
+        f"__host__ __device__ Index channels() const {{ return CHANNELS; }}",
         *_placed(parts, "b", stage.source, s.channel, s.position, s.limits, c.batch),
     ]
     if stage.plain is not None:

@@ -155,7 +155,7 @@ def _launch(mode: Mode, stage: Stage, f: Functor) -> list[str]:
     lines: list[str] = []
     if "parts" in f.extra:
         assert isinstance(stage, Row)
-        rows, length = python(product(list(stage.shape))), python(stage.passes[0].inner.extent)
+        rows, length = python(product(list(stage.shape))), python(stage.passes[0].length)
         fields = 4 * len(stage.passes[0].reduces)
         lines.append(f"splits = _splits({rows}, {length}, {stage.lanes})")
         lines.append(

@@ -62,8 +62,12 @@ class Block:
 class Writer:
     """Writes the body of one function of a functor. ``fields`` maps integers and variables to members at hand."""
 
-    def __init__(self, buffers: Mapping[str, Buffer], fields: Mapping[object, str] | None = None) -> None:
+    def __init__(
+        self, buffers: Mapping[str, Buffer], fields: Mapping[object, str] | None = None,
+        written: frozenset[str] = frozenset(),
+    ) -> None:  # fmt: skip
         self.buffers = buffers
+        self.written = written  # by the same kernel: loads must wait for stores
         self.top = Block()
         self.top.names.update(fields or {})
         self.uses: Counter[Value] = Counter()
@@ -205,10 +209,15 @@ class Writer:
         index = self.int(value.index, block)
         for part, stride in value.dynamic:
             index += f" + static_cast<Index>({self.value(part, block)}) * {self.factor(stride, block)}"
-        element = f"{pointer(value.buffer)}[{index}]"
+        element = self.element(value.buffer, index)
         if buffer.dtype == "scalar":
             return f"to_accum({element})"
         return f"int64_t({element})" if buffer.kind == "l" and buffer.dtype != "int64" else element
+
+    def element(self, buffer: str, index: str) -> str:
+        """An element as text; what the kernel does not write is read past its stores."""
+        text = f"{pointer(buffer)}[{index}]"
+        return text if buffer in self.written else f"read({text})"
 
     def _op(self, value: Op, block: Block) -> str:
         args = [self.value(a, block) for a in value.args]

@@ -48,6 +48,11 @@ using Index = int64_t;
 using Index = int32_t;
 #endif
 
+// An element of a tensor that this kernel only reads: such loads need not wait for stores before them.
+template <class T>
+__device__ __forceinline__ T read(const T& x) { return __ldg(&x); }
+__device__ __forceinline__ bool read(const bool& x) { return __ldg(reinterpret_cast<const unsigned char*>(&x)) != 0; }
+
 // Asks for an element that is loaded later.
 template <class T>
 __device__ __forceinline__ void prefetch(const T* at) {

@@ -7,6 +7,9 @@
 // thread, and `lanes.leads()` is true in one of them. Partial results travel by shuffles, between warps through N/32
 // slots of shared memory.
 //
+// A sliced functor takes further arguments (int slice, int slices) and has `int64_t length() const`: groups of threads that
+// share a row, each of which reduces the whole row (little: partial results) and then takes its part of the last walk.
+//
 // A split functor, for few long rows, has instead
 //   struct Acc;  void walk(const L&, Index row, int64_t from, int64_t to, Acc&) const;  int64_t length() const;
 //   void finish(const L&, Index row, const Acc&) const;
@@ -79,6 +82,12 @@ __global__ void __launch_bounds__(ROW_THREADS) row_kernel(const R r) {
 }
 
 template <int N, class R>
+__global__ void __launch_bounds__(ROW_THREADS) row_slices_kernel(const R r) {
+  const int64_t row = row_of_thread<N>();
+  if (row < r.rows()) r(Lanes<N>(), static_cast<Index>(row), static_cast<int>(blockIdx.y), static_cast<int>(gridDim.y));
+}
+
+template <int N, class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_parts_kernel(const R r, typename R::Acc* parts, int splits) {
   const int64_t row = row_of_thread<N>(), length = r.length(), each = (length + splits - 1) / splits;
   if (row >= r.rows()) return;
@@ -110,6 +119,18 @@ cudaError_t launch_rows(const R& r, cudaStream_t stream) {
   const int64_t rows = r.rows();
   if (rows <= 0) return cudaSuccess;
   row_kernel<N><<<row_blocks(rows, N), ROW_THREADS, 0, stream>>>(r);
+  return cudaGetLastError();
+}
+
+// So many slices that a large GPU is full twice over, but none with fewer than 8 elements a thread.
+template <int N, class R>
+cudaError_t launch_sliced_rows(const R& r, cudaStream_t stream) {
+  const int64_t rows = r.rows();
+  if (rows <= 0) return cudaSuccess;
+  const int64_t blocks = row_blocks(rows, N), wanted = (2048 + blocks - 1) / blocks, most = r.length() / (N * 8);
+  const int64_t slices = wanted < most ? wanted : most;
+  const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(slices < 1 ? 1 : slices < 65535 ? slices : 65535));
+  row_slices_kernel<N><<<grid, ROW_THREADS, 0, stream>>>(r);
   return cudaGetLastError();
 }
 

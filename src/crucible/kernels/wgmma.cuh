@@ -96,6 +96,13 @@ __device__ __forceinline__ unsigned pack_half(float first, float second) {
   return pair;
 }
 
+// The larger of each half, where the first is not negative and the second's sign does not count.
+__device__ __forceinline__ unsigned larger_halves(unsigned x, unsigned y) {
+  unsigned larger;
+  asm("max.f16x2 %0, %1, %2;" : "=r"(larger) : "r"(x), "r"(y & 0x7fff7fffu));
+  return larger;
+}
+
 template <int KEEP>
 __device__ __forceinline__ void registers_up() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(KEEP)); }
 template <int KEEP>

@@ -1,15 +1,15 @@
 // Convolutions on Hopper's tensor cores (wgmma, compute capability 9.0a): a window slides over an input.
 //
-// A block stays on its processor and takes 64 output channels of one pair of boxes of output pixels after another. Four
-// warps produce: they read the input under both boxes, the halo, 32 bytes of channels (a chunk) at a time, round it and
-// store it as [16 bytes of channels][pixel] in a ring of slots. Two warpgroups consume, a box each: for every tap of the
-// window one instruction multiplies 64 channels by N pixels, and a tap is an offset into the halo.
+// A block stays on its processor and takes 64 output channels of one box of output pixels after another. Eight warps
+// produce: they read the input under a box, the halo, 32 bytes of channels (a chunk) at a time, round it and store it as
+// [16 bytes of channels][pixel] in a ring of slots. Two warpgroups consume: for every tap of the window one instruction
+// multiplies 64 channels by N pixels, and a tap is an offset into the halo.
 // The pixels of an instruction follow each other in the halo. So a box of several rows is computed with what lies between
 // its rows, which is thrown away: N = rows * (width of the halo). With strides, each residue of a pixel's place has a
 // halo of its own, in which neighbours are neighbours again.
-// Weights are packed beforehand, in the order of shared memory. They stay there if they fit (CHUNKS > 0), or come with
-// each chunk by a bulk copy.
-// The warpgroups take turns at the tensor cores, TURN chunks each, so that one stores while the other multiplies.
+// Weights are packed beforehand, in the order of shared memory. If they fit they stay there (CHUNKS > 0), and the
+// warpgroups take boxes alternately, so that one stores while the other multiplies. Else they come with each chunk by a
+// bulk copy, and to share them the warpgroups take two boxes side by side (JOIN >= 0) and turns, TURN chunks each.
 //
 // Operands: half has the 11 bits of tf32 at twice the rate, but not its range. In kind Half the weights are scaled by a
 // power of two for each output channel and the input by one chosen from a sample of it, and the block watches: a number
@@ -25,18 +25,19 @@
 #if CRUCIBLE_HOPPER
 namespace crucible {
 
-// JOIN: the dimension along which two boxes lie side by side. SLOTS of the ring. LAND: KB for what is on its way.
+// JOIN: the dimension along which two boxes lie side by side, or -1. SLOTS of the ring. LAND: KB for what is on its way.
 template <int JOIN_, int SLOTS_, int CHUNKS_, int TURN_, int LAND_, Operands kind_>
 struct Warpgroups {
   static constexpr Operands kind = kind_;
   static constexpr int JOIN = JOIN_, SLOTS = SLOTS_, CHUNKS = CHUNKS_, TURN = TURN_, LAND = LAND_;
-  static constexpr int BM = 64, PRODUCERS = 128, CONSUMERS = 256, threads = PRODUCERS + CONSUMERS;
+  static constexpr int BM = 64, PRODUCERS = 256, CONSUMERS = 256, threads = PRODUCERS + CONSUMERS;
+  static constexpr bool PAIRED = JOIN >= 0;
   static constexpr int UNIT = kind == Operands::Tf32 ? 4 : 8;  // channels in 16 bytes
   static constexpr int CHANNELS = 2 * UNIT;                    // of a chunk
   static constexpr int TAP_BYTES = BM * 32;                    // of a chunk's weights
 };
 
-// Two boxes and their halo. Places in the halo count residue by residue.
+// A box, or two, and the halo. Places in the halo count residue by residue.
 template <class W, class P>
 struct Pair {
   __host__ __device__ static constexpr int box(int d) { return P::Box::at(d) * (d == W::JOIN ? 2 : 1); }
@@ -50,7 +51,7 @@ struct Pair {
   // Places from a box's first pixel to its last, and from the first box's to the second's.
   static constexpr int SPAN = 1 + (P::Box::at(0) - 1) * Halo::pitch(0) + (P::Box::at(1) - 1) * Halo::pitch(1) +
                               (P::Box::at(2) - 1) * Halo::pitch(2) + (P::Box::at(3) - 1) * Halo::pitch(3);
-  static constexpr int SECOND = P::Box::at(W::JOIN) * Halo::pitch(W::JOIN);
+  static constexpr int SECOND = W::PAIRED ? P::Box::at(W::JOIN) * Halo::pitch(W::JOIN) : 0;
   static constexpr int N = (SPAN + 7) / 8 * 8, BN = (N + 31) / 32 * 32;
   static constexpr int FARTHEST = reach(0) * Halo::pitch(0) + reach(1) * Halo::pitch(1) + reach(2) * Halo::pitch(2) + reach(3) * Halo::pitch(3);
   static constexpr int READ = (RESIDUES - 1) * Halo::product + SECOND + FARTHEST + N;  // one more than the last place read
@@ -80,7 +81,8 @@ struct Pair {
       if (ITEMS % d == 0) best = d;
     return best;
   }
-  static constexpr int BATCH = divisor(W::UNIT == 8 ? 7 : 12);
+  static constexpr int BATCH = divisor(W::UNIT == 8 ? 4 : 8);
+  static constexpr bool WHOLE = P::CHANNELS % W::CHANNELS == 0;  // no chunk has too few channels
 
   static constexpr int TAPS = P::Kernel::product;
   static constexpr int HALO_BYTES = 2 * ROOM * 16, STREAMED = W::CHUNKS > 0 ? 0 : TAPS * W::TAP_BYTES;
@@ -115,6 +117,7 @@ struct Packed {
 };
 
 constexpr float HALF_LIMIT = 65504.0f, HALF_SMALL = 0x1p-12f;
+constexpr unsigned HALF_INFINITE = 0x7c00, HALF_SMALL_BITS = 0x0c00;  // the same as half
 constexpr int HALF_PEAK = 9;  // scaled, the largest number lies between 2^9 and 2^10
 
 // The exponent of a scale that brings `largest` there.
@@ -248,10 +251,9 @@ struct PairProducer {
   const P& p;
   const PairTiles<W, P>& tiles;
   float* landing;  // this thread's
-  Index channels;
   float by;
   typename P::BAt at[H::PIXELS];
-  float largest[W::CHANNELS];
+  unsigned largest[W::CHANNELS / 2];  // pairs of half
 
   static __device__ __forceinline__ int thread() { return static_cast<int>(threadIdx.x) - W::CONSUMERS; }
 
@@ -282,8 +284,8 @@ struct PairProducer {
     float* const to = landing + where * (W::UNIT * W::PRODUCERS);
 #pragma unroll
     for (int e = 0; e < W::UNIT; ++e) {
-      const bool there = first + e < channels;
-      copy_async(to + e * W::PRODUCERS, p.b_from(from, there ? first + e : channels - 1), from.inside && there);
+      const bool there = H::WHOLE || first + e < P::CHANNELS;
+      copy_async(to + e * W::PRODUCERS, p.b_from(from, there ? first + e : P::CHANNELS - 1), from.inside && there);
     }
     commit_copies();
   }
@@ -298,8 +300,8 @@ struct PairProducer {
     const typename P::BAt& from = at[item / 2];
 #pragma unroll
     for (int e = 0; e < W::UNIT; ++e) {
-      const bool there = first + e < channels;
-      const float x = static_cast<float>(p.b_in(from, there ? first + e : channels - 1));
+      const bool there = H::WHOLE || first + e < P::CHANNELS;
+      const float x = static_cast<float>(p.b_in(from, there ? first + e : P::CHANNELS - 1));
       v[e] = from.inside && there ? x : 0.0f;
     }
   }
@@ -313,10 +315,9 @@ struct PairProducer {
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         if constexpr (W::kind == Operands::Half) {
-          const float x = v[2 * e] * by, y = v[2 * e + 1] * by;
-          float &a = largest[item % 2 * 8 + 2 * e], &b = largest[item % 2 * 8 + 2 * e + 1];
-          a = fmaxf(a, fabsf(x)), b = fmaxf(b, fabsf(y));
-          pairs[e] = pack_half(x, y);
+          pairs[e] = pack_half(v[2 * e] * by, v[2 * e + 1] * by);
+          unsigned& most = largest[item % 2 * 4 + e];
+          most = larger_halves(most, pairs[e]);
         } else {
           pairs[e] = pack(v[2 * e], v[2 * e + 1]);
         }
@@ -325,16 +326,20 @@ struct PairProducer {
     }
     if (q < H::PLACES) *reinterpret_cast<uint4*>(slot + (item % 2 * H::ROOM + q) * 16) = word;
   }
-  // Whether what this warp has put away is more than half can hold.
+  // Whether what this warp has put away is more than half can hold. Pairs of half, none negative, are compared as integers.
   __device__ __forceinline__ bool watch() {
     bool bad = false;
 #pragma unroll
-    for (int c = 0; c < W::CHANNELS; ++c) {
-      const unsigned most = __reduce_max_sync(0xffffffffu, __float_as_uint(largest[c]));
-      if (most > __float_as_uint(HALF_LIMIT)) bad = true;
-      // A few numbers alone may be small.
-      if (most < __float_as_uint(HALF_SMALL) && most != 0 && __popc(__ballot_sync(0xffffffffu, largest[c] > 0.0f)) > 3) bad = true;
-      largest[c] = 0.0f;
+    for (int c = 0; c < W::CHANNELS / 2; ++c) {
+      const unsigned pair = largest[c];
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const unsigned mine = pair >> 16 * h & 0xffffu, most = __reduce_max_sync(0xffffffffu, mine);
+        if (most >= HALF_INFINITE) bad = true;
+        // A few numbers alone may be small.
+        if (most < HALF_SMALL_BITS && most != 0 && __popc(__ballot_sync(0xffffffffu, mine != 0)) > 3) bad = true;
+      }
+      largest[c] = 0;
     }
     return bad;
   }
@@ -418,7 +423,7 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
   if (threadIdx.x == 0) {
     for (int i = 0; i < W::SLOTS; ++i) {
       barrier_init(full + i * 8, W::PRODUCERS / 32 + (W::CHUNKS > 0 ? 0 : 1));
-      barrier_init(empty + i * 8, W::CONSUMERS / 32);
+      barrier_init(empty + i * 8, W::CONSUMERS / (W::PAIRED ? 32 : 64));
     }
     barrier_init(kept, 1);
     barrier_inits_done();
@@ -431,9 +436,9 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
       (tiles.group * ((p.rows() + 63) / 64) + tiles.tile_m) * int64_t(chunks) * H::TAPS * W::TAP_BYTES;
 
   if (warp >= W::CONSUMERS / 32) {
-    registers_down<120>();
+    registers_down<72>();
     PairProducer<W, P> from{p, tiles, reinterpret_cast<float*>(stages + H::STAGE_BYTES) + (threadIdx.x - W::CONSUMERS),
-                            p.channels(), W::kind == Operands::Half ? power_of_two(*packed.input) : 1.0f};
+                            W::kind == Operands::Half ? power_of_two(*packed.input) : 1.0f};
     if (W::CHUNKS > 0 && threadIdx.x == W::CONSUMERS) {
       barrier_expect(kept, H::KEPT_BYTES);
       for (int i = 0; i < W::CHUNKS; ++i)
@@ -442,7 +447,7 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
     }
     if (tiles.first < tiles.count) from.place(tiles.first);
 #pragma unroll
-    for (int c = 0; c < W::CHANNELS; ++c) from.largest[c] = 0.0f;
+    for (int c = 0; c < W::CHANNELS / 2; ++c) from.largest[c] = 0;
     if constexpr (H::DIRECT) {
 #pragma unroll
       for (int k = 0; k < H::AHEAD; ++k) from.ask(k, 0, k);
@@ -495,7 +500,7 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
       }
     if (W::kind == Operands::Half && bad && lane == 0) *packed.again = 1;
   } else {
-    registers_up<192>();
+    registers_up<184>();
     const int which = warp / 4;
     float sums[H::N / 2];
     if (W::CHUNKS > 0) barrier_wait(kept, 0);
@@ -504,7 +509,13 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
     if (W::TURN > 0 && which == 1) turn_give(1);
     float* const stage = reinterpret_cast<float*>(stages) + warp * 4 * H::STAGE_PITCH;
 #pragma unroll 1
-    for (Index tile = tiles.first; tile < tiles.count; tile += tiles.step) {
+    for (Index tile = tiles.first, number = 0; tile < tiles.count; tile += tiles.step, ++number) {
+      if (!W::PAIRED && number % 2 != which) {
+        // The other warpgroup's box.
+        slot += chunks;
+        while (slot >= W::SLOTS) slot -= W::SLOTS, parity ^= 1;
+        continue;
+      }
       int before = -1;
 #pragma unroll 1
       for (int chunk = 0; chunk < chunks; ++chunk) {

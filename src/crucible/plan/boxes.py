@@ -20,6 +20,7 @@ CACHE_RATE, MEMORY_RATE = 45.0, 19.0
 # Of the gradient's kernel: cycles for one mma, and for what each box costs whatever its size.
 MMA, BOX = 1.6, 400.0
 PAIR_LEAST, PAIR_TAPS = 32, 64  # fewer rows or more taps than these are not for Hopper's kernel
+COLUMNS = 200  # of one of its instructions: a thread has 128 registers to begin with
 UNITS = 9  # pairs of a tap and eight channels that a warp keeps sums of
 
 
@@ -46,9 +47,9 @@ class Form:
 
 @dataclass(frozen=True)
 class PairTile:
-    """`Warpgroups<...>` of kernels/window_wgmma.cuh: two boxes side by side, on Hopper."""
+    """`Warpgroups<...>` of kernels/window_wgmma.cuh: a box after another, or two side by side, on Hopper."""
 
-    join: int  # the dimension along which they lie
+    join: int  # the dimension along which two lie side by side, or -1
     slots: int  # of the ring
     chunks: int  # of weights that stay in shared memory; 0: they come with each chunk of the input
     turn: int  # chunks that a warpgroup multiplies at a time
@@ -58,7 +59,7 @@ class PairTile:
 
     def text(self, operands: str) -> str:
         own = (self.join, self.slots, self.chunks, self.turn, self.landing)
-        numbers = own if operands != "Tf32" else (self.join, self.again, 0, 1, self.landing)
+        numbers = own if operands != "Tf32" else (self.join, self.again, 0, self.turn, self.landing)
         return f"Warpgroups<{', '.join(map(str, numbers))}, Operands::{operands}>"
 
 
@@ -201,7 +202,7 @@ def _cost(form: Form, box: Sequence[int], extents: Sequence[int], height: int, c
 
 @dataclass(frozen=True)
 class Joint:
-    """Two boxes and the input under them, as kernels/window_wgmma.cuh counts it."""
+    """A box, or two, and the input under it, as kernels/window_wgmma.cuh counts it."""
 
     form: Form
     box: tuple[int, ...]
@@ -243,32 +244,34 @@ class Joint:
 def _pairs(
     form: Form, box: tuple[int, ...], extents: Sequence[int], channels: int
 ) -> Iterator[tuple[float, PairTile]]:
-    """Ways to take two boxes at a time on Hopper, with the cycles they should need."""
+    """Ways to take boxes on Hopper, with the cycles they should need."""
     chunks = -(-channels // 16)
-    for join in range(4):
-        if extents[join] == 1 or (box[join] >= extents[join] and any(e > b for e, b in zip(extents, box))):
+    for join in range(-1, 4):
+        if join >= 0 and box[join] >= extents[join]:
             continue
         joint = Joint(form, box, join)
-        if joint.columns > 256:
+        if joint.columns > COLUMNS:
             continue
         weights = form.taps * TAP_BYTES
         streamed = joint.halo_bytes + weights
         room = HOPPER_SHARED - joint.stage_bytes - 512
         landing = 32 if room - 2 * streamed >= 32 * 1024 else 16
         room -= landing * 1024
-        kept = chunks if chunks * weights + 3 * joint.halo_bytes <= room else 0
-        slots = min(6, (room - kept * weights) // (joint.halo_bytes if kept else streamed))
-        again = min(6, room // streamed)
+        kept = chunks if join < 0 and chunks * weights + 3 * joint.halo_bytes <= room else 0
+        slots = min(8, (room - kept * weights) // (joint.halo_bytes if kept else streamed))
+        again = min(8, room // streamed)
         if min(slots, again) < 2:
             continue
-        pair = PairTile(join, slots, kept, max(1, min(chunks, slots // 2)), landing, again, joint.columns)
+        pair = PairTile(join, slots, kept, 0 if join < 0 else 1, landing, again, joint.columns)
         count = prod(-(-e // b) for e, b in zip(extents, joint.both))
         halo, pixels = form.halo(joint.both), prod(joint.both)
-        multiply = chunks * form.taps * joint.columns
+        multiply = chunks * form.taps * joint.columns * (0.5 if join < 0 else 1.0)
         cache = (joint.places * channels * 4 * (1 + 8 / halo[-1]) + (0 if kept else chunks * weights)) / CACHE_RATE
-        memory = pixels * 4 * (channels + PAIR_ROWS * (1 + 8 / box[-1])) / MEMORY_RATE
-        moved = cache + memory
-        yield count * (max(multiply, moved) + min(multiply, moved) / 4), pair
+        store = pixels * 4 * PAIR_ROWS * (1 + 8 / box[-1]) / MEMORY_RATE
+        moved = cache + store + pixels * 4 * channels / MEMORY_RATE
+        # Two side by side store at nearly the same time.
+        cost = max(multiply, moved) + min(multiply, moved) / 4 + (0 if join < 0 else store / 2)
+        yield count * cost, pair
 
 
 def choose_gradient(form: Form, extents: Sequence[int], rows: int, channels: int, other: Tile) -> GradientTile | None:

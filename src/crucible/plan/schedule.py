@@ -29,6 +29,7 @@ from crucible.plan.program import (
 from crucible.plan.stages import Call, Contraction, Map, Pass, Row, Stage, Statistics, Store
 from crucible.plan.tiles import PROCESSORS, choose
 from crucible.plan.value import Load, Local, Result, Value, replace, walk
+from crucible.plan.walks import arrange
 
 # A walk with fewer rows than this leaves most of a GPU idle: long ones are split, and little else is hung on them.
 FEW_ROWS = 256
@@ -95,6 +96,9 @@ class Scheduler:
         for s in seen:
             if id(s) in everything and id(s) not in forward:
                 self._place(s)
+        for stage in self.stages:
+            if isinstance(stage, Row):
+                arrange(stage, self.program)
         plan = Plan(self.program, self.stages, boundary, reasons=[*self.program.reasons, *self.reasons])
         self._resolve(plan)
         return plan

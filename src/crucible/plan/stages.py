@@ -38,6 +38,12 @@ class Pass:
     shape: Index
     reduces: list[tuple[Reduce, tuple[Value, ...]]] = field(default_factory=list)
     stores: list[Store] = field(default_factory=list)
+    by: Int | None = None  # the row is so many elements several times: two loops, and no division by this
+
+    @property
+    def length(self) -> Int:
+        """Of what the threads share."""
+        return self.inner.extent if self.by is None else self.by
 
 
 @dataclass
@@ -51,6 +57,7 @@ class Row:
     finals: list[tuple[int, Store]] = field(default_factory=list)  # one element a row, after this many passes
     lanes: int = 256
     split: bool = False
+    sliced: bool = False  # several groups of threads share the last walk; each repeats those before
     nodes: list[str] = field(default_factory=list)
 
 
