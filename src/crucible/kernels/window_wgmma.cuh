@@ -69,19 +69,12 @@ struct Pair {
     return residue * Halo::product + places;
   }
 
-  // An item is 16 bytes of one pixel. An input that is memory as it is lands in shared memory, AHEAD items of each producer
-  // before it rounds them; any other is computed in registers, BATCH items at a time.
+  // An input that is memory as it is lands in shared memory, AHEAD pixels (of one chunk) of each producer before it rounds
+  // them; any other is computed in registers.
   static constexpr bool DIRECT = P::b_direct && sizeof(scalar) == 4;
-  static constexpr int PIXELS = (PLACES + W::PRODUCERS - 1) / W::PRODUCERS, ITEMS = 2 * PIXELS;
-  static constexpr int ITEM_BYTES = W::UNIT * 4 * W::PRODUCERS, LANDING = W::LAND * 1024 / ITEM_BYTES;
-  static constexpr int AHEAD = DIRECT ? (LANDING < ITEMS ? LANDING : ITEMS) : 1;
-  __host__ __device__ static constexpr int divisor(int most) {
-    int best = 1;
-    for (int d = 1; d <= most; ++d)
-      if (ITEMS % d == 0) best = d;
-    return best;
-  }
-  static constexpr int BATCH = divisor(W::UNIT == 8 ? 4 : 8);
+  static constexpr int PIXELS = (PLACES + W::PRODUCERS - 1) / W::PRODUCERS;
+  static constexpr int LANDING = W::LAND * 1024 / (W::CHANNELS * 4 * W::PRODUCERS);
+  static constexpr int AHEAD = DIRECT ? (LANDING < PIXELS ? LANDING : PIXELS) : 1;
   static constexpr bool WHOLE = P::CHANNELS % W::CHANNELS == 0;  // no chunk has too few channels
 
   static constexpr int TAPS = P::Kernel::product;
@@ -92,24 +85,32 @@ struct Pair {
   static constexpr int shared_bytes = KEPT_BYTES + W::SLOTS * SLOT_BYTES + STAGE_BYTES + W::LAND * 1024 + (2 * W::SLOTS + 1) * 8 + 112;
 };
 
-// What the launches hand to each other: a header, an exponent for each row of weights, and the weights for each kind.
+// What the launches hand to each other: a flag, the largest number in a sample of the input and in each channel of it, an
+// exponent for each row of weights, and the weights for each kind.
 struct Packed {
-  int* again;  // the flag
-  int* input;  // exponent of the input's scale
+  int* again;
+  int* largest;  // floats that are not negative, as integers
+  int* channels;
   int* rows;
   unsigned char* half;
   unsigned char* tf32;
+
+  // Bytes that begin as zeros.
+  template <class P>
+  static __host__ __device__ constexpr int64_t zeros() { return 256 + (P::CHANNELS + 63) / 64 * 256; }
 
   template <class P>
   __host__ __device__ Packed(const P& p, void* at) {
     const int64_t tiles = p.groups() * ((static_cast<int64_t>(p.rows()) + 63) / 64), taps = P::Kernel::product;
     unsigned char* const bytes = static_cast<unsigned char*>(at);
     again = reinterpret_cast<int*>(bytes);
-    input = again + 1;
-    rows = again + 64;
-    half = bytes + 256 + tiles * 256;
-    tf32 = half + tiles * taps * ((p.channels() + 15) / 16) * 2048;
+    largest = again + 1;
+    channels = again + 64;
+    rows = reinterpret_cast<int*>(bytes + zeros<P>());
+    half = bytes + zeros<P>() + tiles * 256;
+    tf32 = half + tiles * taps * ((P::CHANNELS + 15) / 16) * 2048;
   }
+  __device__ __forceinline__ int input() const;  // exponent of its scale
   template <class W>
   __device__ __forceinline__ const unsigned char* weights() const {
     return W::kind == Operands::Tf32 ? tf32 : half;
@@ -117,7 +118,7 @@ struct Packed {
 };
 
 constexpr float HALF_LIMIT = 65504.0f, HALF_SMALL = 0x1p-12f;
-constexpr unsigned HALF_INFINITE = 0x7c00, HALF_SMALL_BITS = 0x0c00;  // the same as half
+constexpr int SAMPLERS = 8, SAMPLES = 4;  // blocks, and numbers that each thread of them looks at
 constexpr int HALF_PEAK = 9;  // scaled, the largest number lies between 2^9 and 2^10
 
 // The exponent of a scale that brings `largest` there.
@@ -127,6 +128,8 @@ __device__ __forceinline__ int half_exponent(float largest) {
   const int by = HALF_PEAK + 127 - (e == 0 ? 1 : e);
   return by < 126 ? by : 126;
 }
+
+__device__ __forceinline__ int Packed::input() const { return half_exponent(__int_as_float(*largest)); }
 
 __device__ __forceinline__ float block_max(float x) {
   __shared__ float parts[8];
@@ -140,35 +143,42 @@ __device__ __forceinline__ float block_max(float x) {
   return x;
 }
 
-// A block of 256 threads for each row of weights, and one more for the scale of the input.
+// A block of 256 threads for each row of weights, and SAMPLERS more that look at the input.
 template <class W, class P>
 __global__ void __launch_bounds__(256) pack_rows_kernel(const __grid_constant__ P p, void* workspace) {
 #if CRUCIBLE_HAS_WGMMA
   const Packed packed(p, workspace);
   constexpr int TAPS = P::Kernel::product;
   const Index tiles = (p.rows() + 63) / 64, groups = p.groups(), channels = p.channels();
-  if (blockIdx.x == unsigned(tiles * groups * 64)) {
-    float largest = 0;
-    for (int i = static_cast<int>(threadIdx.x); i < 8192; i += 256) {
-      // Numbers that look random spread the sample over everything.
-      const auto pick = [&](unsigned salt, Index extent) {
-        unsigned h = (unsigned(i) * 8u + salt) * 2654435761u;
-        h ^= h >> 15;
-        h *= 2246822519u;
-        h ^= h >> 13;
-        return static_cast<Index>(h % static_cast<unsigned>(extent));
-      };
-      Index at[4];
-      for (int d = 0; d < 4; ++d)
-        at[d] = pick(d, p.extent(d)) * P::Stride::at(d) + P::Shift::at(d) + (P::Kernel::at(d) - 1) * P::Dilation::at(d) / 2;
-      const typename P::BAt place = p.b_at(pick(4, p.batches()), at[0], at[1], at[2], at[3]);
-      if (place.inside) {
-        const float x = fabsf(static_cast<float>(p.b_in(place, pick(5, channels))));
-        if (x < INFINITY) largest = fmaxf(largest, x);
+  if (blockIdx.x >= unsigned(tiles * groups * 64)) {
+    if constexpr (W::kind == Operands::Half) {
+      const int first = static_cast<int>((blockIdx.x - unsigned(tiles * groups * 64)) * 256 + threadIdx.x);
+      float largest = 0;
+#pragma unroll
+      for (int k = 0; k < SAMPLES; ++k) {
+        // Numbers that look random spread the sample over everything.
+        const int i = first + k * SAMPLERS * 256;
+        const auto pick = [&](unsigned salt, Index extent) {
+          unsigned h = (unsigned(i) * 8u + salt) * 2654435761u;
+          h ^= h >> 15;
+          h *= 2246822519u;
+          h ^= h >> 13;
+          return static_cast<Index>(h % static_cast<unsigned>(extent));
+        };
+        Index at[4];
+#pragma unroll
+        for (int d = 0; d < 4; ++d)
+          at[d] = pick(d, p.extent(d)) * P::Stride::at(d) + P::Shift::at(d) + (P::Kernel::at(d) - 1) * P::Dilation::at(d) / 2;
+        const typename P::BAt place = p.b_at(pick(4, p.batches()), at[0], at[1], at[2], at[3]);
+        const float x = fabsf(static_cast<float>(p.b_in(place, static_cast<Index>(i % P::CHANNELS))));
+        if (place.inside && x < INFINITY) {
+          largest = fmaxf(largest, x);
+          atomicMax(packed.channels + i % P::CHANNELS, __float_as_int(x));
+        }
       }
+      largest = block_max(largest);
+      if (threadIdx.x == 0) atomicMax(packed.largest, __float_as_int(largest));
     }
-    largest = block_max(largest);
-    if (threadIdx.x == 0) *packed.input = W::kind == Operands::Half ? half_exponent(largest) : 0;
     return;
   }
   const Index row = static_cast<Index>(blockIdx.x), group = row / (tiles * 64), m = row % (tiles * 64);
@@ -215,52 +225,58 @@ __global__ void __launch_bounds__(256) pack_rows_kernel(const __grid_constant__ 
 }
 
 #if CRUCIBLE_HAS_WGMMA
-// Tiles of a block: pairs of boxes of one sample after another, always with the same weights.
+// Tiles of a block: (pairs of) boxes of one sample after another, always with the same weights. Their places are counted
+// in digits, the sample first, so that no step divides.
 template <class W, class P>
 struct PairTiles {
   using H = Pair<W, P>;
-  const P& p;
-  Index group, tile_m, first, step, count, pairs;
+  Index group, tile_m, left;  // left: tiles to come, this one included
+  Index numbers[4], at[5], step[5];
 
-  __device__ __forceinline__ explicit PairTiles(const P& functor) : p(functor) {
+  __device__ __forceinline__ explicit PairTiles(const P& p) {
     const Index tiles = (p.rows() + 63) / 64, kinds = tiles * p.groups(), kind = static_cast<Index>(blockIdx.x) % kinds;
     group = kind / tiles, tile_m = kind % tiles;
-    first = static_cast<Index>(blockIdx.x) / kinds, step = static_cast<Index>(gridDim.x) / kinds;
-    pairs = 1;
+    Index first = static_cast<Index>(blockIdx.x) / kinds, by = static_cast<Index>(gridDim.x) / kinds;
+    Index count = p.batches() / p.groups();
 #pragma unroll
-    for (int d = 0; d < 4; ++d) pairs *= number(d);
-    count = p.batches() / p.groups() * pairs;
-  }
-  __device__ __forceinline__ Index boxes(int d) const { return (p.extent(d) - 1) / P::Box::at(d) + 1; }
-  __device__ __forceinline__ Index number(int d) const { return (p.extent(d) - 1) / H::box(d) + 1; }
-  __device__ __forceinline__ Index batch(Index tile) const { return tile / pairs * p.groups() + group; }
-  __device__ __forceinline__ void corner(Index tile, Index (&at)[4]) const {
-    Index rest = tile % pairs;
+    for (int d = 0; d < 4; ++d) numbers[d] = (p.extent(d) - 1) / H::box(d) + 1, count *= numbers[d];
+    left = first < count ? (count - first - 1) / by + 1 : 0;
 #pragma unroll
     for (int d = 3; d >= 0; --d) {
-      const Index n = number(d);
-      at[d] = n == 1 ? 0 : rest % n * H::box(d);
-      if (n != 1) rest /= n;
+      at[d + 1] = first % numbers[d], step[d + 1] = by % numbers[d];
+      first /= numbers[d], by /= numbers[d];
     }
+    at[0] = first, step[0] = by;
   }
+  __device__ __forceinline__ void next() {
+    Index carry = 0;
+#pragma unroll
+    for (int d = 3; d >= 0; --d) {
+      at[d + 1] += step[d + 1] + carry;
+      carry = at[d + 1] >= numbers[d];
+      if (carry) at[d + 1] -= numbers[d];
+    }
+    at[0] += step[0] + carry;
+    --left;
+  }
+  __device__ __forceinline__ Index batch(const P& p) const { return at[0] * p.groups() + group; }
+  __device__ __forceinline__ Index first(int d) const { return at[d + 1] * H::box(d); }
 };
 
 template <class W, class P>
 struct PairProducer {
   using H = Pair<W, P>;
   const P& p;
-  const PairTiles<W, P>& tiles;
-  float* landing;  // this thread's
+  PairTiles<W, P> tiles;  // of what is asked for
+  float* landing;         // this thread's
   float by;
   typename P::BAt at[H::PIXELS];
-  unsigned largest[W::CHANNELS / 2];  // pairs of half
+  float largest[2];
 
   static __device__ __forceinline__ int thread() { return static_cast<int>(threadIdx.x) - W::CONSUMERS; }
 
-  __device__ __forceinline__ void place(Index tile) {
-    Index corner[4];
-    tiles.corner(tile, corner);
-    const Index z = tiles.batch(tile);
+  __device__ __forceinline__ void place() {
+    const Index z = tiles.batch(p);
 #pragma unroll
     for (int i = 0; i < H::PIXELS; ++i) {
       const int q = thread() + i * W::PRODUCERS;
@@ -270,121 +286,130 @@ struct PairProducer {
 #pragma unroll
       for (int d = 0; d < 4; ++d) {
         const int h = H::Halo::index(in, d) * P::Stride::at(d) + P::Stride::index(residue, d);
-        inside = inside && h < H::halo(d);
-        pixel[d] = corner[d] * P::Stride::at(d) + P::Shift::at(d) + h;
+        if (H::RESIDUES > 1) inside = inside && h < H::halo(d);
+        pixel[d] = tiles.first(d) * P::Stride::at(d) + P::Shift::at(d) + h;
       }
       at[i] = p.b_at(z, pixel[0], pixel[1], pixel[2], pixel[3]);
       at[i].inside &= inside;
     }
   }
-  // An item, asked for (what is not there is zero) and taken.
-  __device__ __forceinline__ void ask(int item, Index chunk, int where) const {
-    const Index first = chunk * W::CHANNELS + item % 2 * W::UNIT;
-    const typename P::BAt& from = at[item / 2];
-    float* const to = landing + where * (W::UNIT * W::PRODUCERS);
+  // A chunk of one pixel, asked for (what is not there is zero) and taken.
+  __device__ __forceinline__ void ask(int pixel, Index chunk, int where) const {
+    const typename P::BAt& from = at[pixel];
+    float* const to = landing + where * (W::CHANNELS * W::PRODUCERS);
 #pragma unroll
-    for (int e = 0; e < W::UNIT; ++e) {
-      const bool there = H::WHOLE || first + e < P::CHANNELS;
-      copy_async(to + e * W::PRODUCERS, p.b_from(from, there ? first + e : P::CHANNELS - 1), from.inside && there);
+    for (int e = 0; e < W::CHANNELS; ++e) {
+      const bool there = H::WHOLE || chunk * W::CHANNELS + e < P::CHANNELS;
+      copy_async(to + e * W::PRODUCERS, p.b_from(from, there ? chunk * W::CHANNELS + e : P::CHANNELS - 1), from.inside && there);
     }
     commit_copies();
   }
-  __device__ __forceinline__ void take(float (&v)[W::UNIT], int where) const {
-    const float* const from = landing + where * (W::UNIT * W::PRODUCERS);
+  __device__ __forceinline__ void take(float (&v)[W::CHANNELS], int where) const {
+    const float* const from = landing + where * (W::CHANNELS * W::PRODUCERS);
 #pragma unroll
-    for (int e = 0; e < W::UNIT; ++e) v[e] = from[e * W::PRODUCERS];
+    for (int e = 0; e < W::CHANNELS; ++e) v[e] = from[e * W::PRODUCERS];
   }
   // The same in one go.
-  __device__ __forceinline__ void compute(float (&v)[W::UNIT], int item, Index chunk) const {
-    const Index first = chunk * W::CHANNELS + item % 2 * W::UNIT;
-    const typename P::BAt& from = at[item / 2];
+  __device__ __forceinline__ void compute(float (&v)[W::CHANNELS], int pixel, Index chunk) const {
+    const typename P::BAt& from = at[pixel];
 #pragma unroll
-    for (int e = 0; e < W::UNIT; ++e) {
-      const bool there = H::WHOLE || first + e < P::CHANNELS;
-      const float x = static_cast<float>(p.b_in(from, there ? first + e : P::CHANNELS - 1));
+    for (int e = 0; e < W::CHANNELS; ++e) {
+      const bool there = H::WHOLE || chunk * W::CHANNELS + e < P::CHANNELS;
+      const float x = static_cast<float>(p.b_in(from, there ? chunk * W::CHANNELS + e : P::CHANNELS - 1));
       v[e] = from.inside && there ? x : 0.0f;
     }
   }
-  __device__ __forceinline__ void put(const float (&v)[W::UNIT], int item, unsigned char* slot) {
-    const int q = thread() + item / 2 * W::PRODUCERS;
-    uint4 word;
-    if constexpr (W::kind == Operands::Tf32) {
-      word = make_uint4(round_tf32(v[0]), round_tf32(v[1]), round_tf32(v[2]), round_tf32(v[3]));
-    } else {
-      unsigned pairs[4];
+  __device__ __forceinline__ void put(float (&v)[W::CHANNELS], int pixel, unsigned char* slot) {
+    const int q = thread() + pixel * W::PRODUCERS;
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        if constexpr (W::kind == Operands::Half) {
-          pairs[e] = pack_half(v[2 * e] * by, v[2 * e + 1] * by);
-          unsigned& most = largest[item % 2 * 4 + e];
-          most = larger_halves(most, pairs[e]);
-        } else {
-          pairs[e] = pack(v[2 * e], v[2 * e + 1]);
+    for (int unit = 0; unit < 2; ++unit) {
+      float* const x = v + unit * W::UNIT;
+      uint4 word;
+      if constexpr (W::kind == Operands::Tf32) {
+        word = make_uint4(round_tf32(x[0]), round_tf32(x[1]), round_tf32(x[2]), round_tf32(x[3]));
+      } else if constexpr (W::kind == Operands::Half) {
+#pragma unroll
+        for (int e = 0; e < 8; ++e) {
+          x[e] *= by;
+          largest[unit] = fmaxf(largest[unit], fabsf(x[e]));
         }
+        word = make_uint4(pack_half(x[0], x[1]), pack_half(x[2], x[3]), pack_half(x[4], x[5]), pack_half(x[6], x[7]));
+      } else {
+        word = make_uint4(pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7]));
       }
-      word = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+      if (q < H::PLACES) *reinterpret_cast<uint4*>(slot + (unit * H::ROOM + q) * 16) = word;
     }
-    if (q < H::PLACES) *reinterpret_cast<uint4*>(slot + (item % 2 * H::ROOM + q) * 16) = word;
   }
-  // Whether what this warp has put away is more than half can hold. Pairs of half, none negative, are compared as integers.
+  // Whether what this warp has put away is more than half can hold.
   __device__ __forceinline__ bool watch() {
     bool bad = false;
 #pragma unroll
-    for (int c = 0; c < W::CHANNELS / 2; ++c) {
-      const unsigned pair = largest[c];
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const unsigned mine = pair >> 16 * h & 0xffffu, most = __reduce_max_sync(0xffffffffu, mine);
-        if (most >= HALF_INFINITE) bad = true;
-        // A few numbers alone may be small.
-        if (most < HALF_SMALL_BITS && most != 0 && __popc(__ballot_sync(0xffffffffu, mine != 0)) > 3) bad = true;
-      }
-      largest[c] = 0;
+    for (int unit = 0; unit < 2; ++unit) {
+      const unsigned most = __reduce_max_sync(0xffffffffu, __float_as_uint(largest[unit]));
+      if (most > __float_as_uint(HALF_LIMIT)) bad = true;
+      // A few numbers alone may be small.
+      if (most < __float_as_uint(HALF_SMALL) && most != 0 && __popc(__ballot_sync(0xffffffffu, largest[unit] > 0.0f)) > 3) bad = true;
+      largest[unit] = 0.0f;
     }
     return bad;
   }
 };
 
-// The pixels of a box that a lane finishes: every 32nd. WHOLE: the box lies in the output with all its pixels.
-template <class W, class P, bool WHOLE>
-struct PairColumns {
+// The pixels of a box that a lane finishes, every 32nd: from the box's first to each, in the output and among the sums.
+template <class W, class P>
+struct PairLanes {
   using H = Pair<W, P>;
   static constexpr int EACH = (P::Box::product + 31) / 32;
-  Index at[EACH];
-  int from[EACH];  // columns of sums
-  unsigned exists = 0;
-  int count;
-  Index tile;
+  Index to[EACH];
+  int from[EACH];
 
-  __device__ __forceinline__ PairColumns(const P& p, const BoxPlace<P>& place, Index box)
-      : count(WHOLE ? P::Box::product : place.count()), tile(box) {
+  __device__ __forceinline__ explicit PairLanes(const P& p) {
 #pragma unroll
     for (int j = 0; j < EACH; ++j) {
       const int i = static_cast<int>(threadIdx.x) % 32 + j * 32;
-      at[j] = place.pixel(p, i);
-      from[j] = 0;
+      to[j] = 0, from[j] = 0;
 #pragma unroll
-      for (int d = 0; d < 4; ++d) from[j] += P::Box::index(i, d) * H::Halo::pitch(d);
-      if (i >= P::Box::product) from[j] = 0;
-      if (!WHOLE) exists |= unsigned(place.exists(i)) << j;
+      for (int d = 0; d < 4; ++d) {
+        to[j] = to[j] * p.extent(d) + P::Box::index(i, d);
+        from[j] += P::Box::index(i, d) * H::Halo::pitch(d);
+      }
+      if (i >= P::Box::product) to[j] = 0, from[j] = 0;
     }
+  }
+};
+
+// WHOLE: the box lies in the output with all its pixels.
+template <class W, class P, bool WHOLE>
+struct PairColumns {
+  const PairLanes<W, P>& lanes;
+  Index base, tile;
+  int count;
+  unsigned exists = 0;
+
+  __device__ __forceinline__ PairColumns(const P& p, const PairLanes<W, P>& places, const BoxPlace<P>& place, Index box)
+      : lanes(places), base(0), tile(box), count(WHOLE ? P::Box::product : place.count()) {
+#pragma unroll
+    for (int d = 0; d < 4; ++d) base = base * p.extent(d) + place.first[d];
+#pragma unroll
+    for (int j = 0; j < PairLanes<W, P>::EACH; ++j)
+      if (!WHOLE) exists |= unsigned(place.exists(static_cast<int>(threadIdx.x) % 32 + j * 32)) << j;
   }
   __device__ __forceinline__ bool valid(int j) const {
     if (WHOLE) return (j + 1) * 32 <= P::Box::product || static_cast<int>(threadIdx.x) % 32 + j * 32 < P::Box::product;
     return exists >> j & 1u;
   }
-  __device__ __forceinline__ Index column(int j) const { return at[j]; }
+  __device__ __forceinline__ Index column(int j) const { return base + lanes.to[j]; }
 };
 
 // One warp's 16 rows of a box: four at a time through shared memory, so that neighbouring lanes finish neighbouring pixels.
-template <class W, bool WHOLE, class P>
+template <class W, bool WHOLE, class P, int COUNT>
 __device__ __forceinline__ void finish_box(const P& p, Index z, Index first, Index box, const BoxPlace<P>& place,
-                                           const float* sums, float* stage) {
+                                           const PairLanes<W, P>& lanes, const float (&sums)[COUNT], float* stage) {
   using H = Pair<W, P>;
-  using Columns = PairColumns<W, P, WHOLE>;
+  constexpr int EACH = PairLanes<W, P>::EACH;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const Index rows = p.rows();
-  const Columns columns(p, place, box);
+  const PairColumns<W, P, WHOLE> columns(p, lanes, place, box);
 #pragma unroll
   for (int quarter = 0; quarter < 4; ++quarter) {
     __syncwarp();
@@ -398,10 +423,10 @@ __device__ __forceinline__ void finish_box(const P& p, Index z, Index first, Ind
 #pragma unroll 1
     for (int r = 0; r < 4; ++r) {
       const Index m = first + quarter * 4 + r;
-      float values[Columns::EACH];
+      float values[EACH];
 #pragma unroll
-      for (int j = 0; j < Columns::EACH; ++j) values[j] = stage[r * H::STAGE_PITCH + columns.from[j]];
-      if (m < rows) finish_values<Columns::EACH>(p, z, m, columns, 0, values);
+      for (int j = 0; j < EACH; ++j) values[j] = stage[r * H::STAGE_PITCH + lanes.from[j]];
+      if (m < rows) finish_values<EACH>(p, z, m, columns, 0, values);
     }
   }
 }
@@ -430,33 +455,41 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
   }
   __syncthreads();
 
-  const PairTiles<W, P> tiles(p);
-  const int chunks = static_cast<int>((p.channels() + W::CHANNELS - 1) / W::CHANNELS);
+  PairTiles<W, P> tiles(p);
+  const int chunks = static_cast<int>((P::CHANNELS + W::CHANNELS - 1) / W::CHANNELS);
   const unsigned char* const weights = packed.weights<W>() +
       (tiles.group * ((p.rows() + 63) / 64) + tiles.tile_m) * int64_t(chunks) * H::TAPS * W::TAP_BYTES;
 
   if (warp >= W::CONSUMERS / 32) {
     registers_down<72>();
     PairProducer<W, P> from{p, tiles, reinterpret_cast<float*>(stages + H::STAGE_BYTES) + (threadIdx.x - W::CONSUMERS),
-                            W::kind == Operands::Half ? power_of_two(*packed.input) : 1.0f};
+                            W::kind == Operands::Half ? power_of_two(packed.input()) : 1.0f};
     if (W::CHUNKS > 0 && threadIdx.x == W::CONSUMERS) {
       barrier_expect(kept, H::KEPT_BYTES);
       for (int i = 0; i < W::CHUNKS; ++i)
         bulk_copy(shared_address(pair_shared) + i * H::TAPS * W::TAP_BYTES, weights + i * H::TAPS * W::TAP_BYTES,
                   H::TAPS * W::TAP_BYTES, kept);
     }
-    if (tiles.first < tiles.count) from.place(tiles.first);
+    if (W::kind == Operands::Half && blockIdx.x == 0) {
+      // A channel that is small everywhere may have large weights.
+      for (Index c = static_cast<Index>(threadIdx.x) - W::CONSUMERS; c < P::CHANNELS; c += W::PRODUCERS) {
+        const float most = __int_as_float(packed.channels[c]) * from.by;
+        if (most > 0 && most < HALF_SMALL) *packed.again = 1;
+      }
+    }
+    from.largest[0] = from.largest[1] = 0.0f;
+    if (tiles.left > 0) {
+      from.place();
+      if constexpr (H::DIRECT) {
 #pragma unroll
-    for (int c = 0; c < W::CHANNELS / 2; ++c) from.largest[c] = 0;
-    if constexpr (H::DIRECT) {
-#pragma unroll
-      for (int k = 0; k < H::AHEAD; ++k) from.ask(k, 0, k);
+        for (int i = 0; i < H::AHEAD; ++i) from.ask(i, 0, i);
+      }
     }
     int slot = 0, landed = 0;
     unsigned parity = 1;
     bool bad = false;
 #pragma unroll 1
-    for (Index tile = tiles.first; tile < tiles.count; tile += tiles.step)
+    for (; tiles.left > 0; tiles.next())
 #pragma unroll 1
       for (int chunk = 0; chunk < chunks; ++chunk) {
         const bool last = chunk + 1 == chunks;
@@ -467,30 +500,24 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
           bulk_copy(shared_address(to) + (H::SLOT_BYTES - H::STREAMED), weights + int64_t(chunk) * H::STREAMED, H::STREAMED,
                     full + slot * 8);
         }
-        if constexpr (H::DIRECT) {
 #pragma unroll
-          for (int k = 0; k < H::ITEMS; ++k) {
-            float v[W::UNIT];
+        for (int i = 0; i < H::PIXELS; ++i) {
+          float v[W::CHANNELS];
+          if constexpr (H::DIRECT) {
             wait_copies<H::AHEAD - 1>();
             from.take(v, landed);
-            from.put(v, k, to);
-            if (k + H::AHEAD == H::ITEMS && last && tile + tiles.step < tiles.count) from.place(tile + tiles.step);
-            if (k + H::AHEAD < H::ITEMS)
-              from.ask(k + H::AHEAD, chunk, landed);
+            from.put(v, i, to);
+            if (i + H::AHEAD == H::PIXELS && last && tiles.left > 1) from.tiles.next(), from.place();
+            if (i + H::AHEAD < H::PIXELS)
+              from.ask(i + H::AHEAD, chunk, landed);
             else
-              from.ask(k + H::AHEAD - H::ITEMS, last ? 0 : chunk + 1, landed);
+              from.ask(i + H::AHEAD - H::PIXELS, last ? 0 : chunk + 1, landed);
             if (++landed == H::AHEAD) landed = 0;
+          } else {
+            from.compute(v, i, chunk);
+            from.put(v, i, to);
+            if (i + 1 == H::PIXELS && last && tiles.left > 1) from.tiles.next(), from.place();
           }
-        } else {
-#pragma unroll
-          for (int k = 0; k < H::ITEMS; k += H::BATCH) {
-            float v[H::BATCH][W::UNIT];
-#pragma unroll
-            for (int i = 0; i < H::BATCH; ++i) from.compute(v[i], k + i, chunk);
-#pragma unroll
-            for (int i = 0; i < H::BATCH; ++i) from.put(v[i], k + i, to);
-          }
-          if (last && tile + tiles.step < tiles.count) from.place(tile + tiles.step);
         }
         publish();
         __syncwarp();
@@ -508,8 +535,10 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
     unsigned parity = 0;
     if (W::TURN > 0 && which == 1) turn_give(1);
     float* const stage = reinterpret_cast<float*>(stages) + warp * 4 * H::STAGE_PITCH;
+    const PairLanes<W, P> lanes(p);
+    const int scale = W::kind == Operands::Half ? packed.input() : 0;
 #pragma unroll 1
-    for (Index tile = tiles.first, number = 0; tile < tiles.count; tile += tiles.step, ++number) {
+    for (int number = 0; tiles.left > 0; tiles.next(), ++number) {
       if (!W::PAIRED && number % 2 != which) {
         // The other warpgroup's box.
         slot += chunks;
@@ -545,12 +574,12 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
       wgmma_wait<0>();
       settle(sums);
 
-      Index corner[4], box = 0;
-      tiles.corner(tile, corner);
+      Index box = 0;
       bool there = true;
 #pragma unroll
       for (int d = 0; d < 4; ++d) {
-        const Index n = tiles.boxes(d), i = corner[d] / P::Box::at(d) + (d == W::JOIN ? which : 0);
+        const Index n = (p.extent(d) - 1) / P::Box::at(d) + 1;
+        const Index i = tiles.at[d + 1] * (d == W::JOIN ? 2 : 1) + (d == W::JOIN ? which : 0);
         there = there && i < n;
         box = box * n + i;
       }
@@ -560,7 +589,7 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
 #pragma unroll
           for (int h = 0; h < 2; ++h) {
             const int* const by = packed.rows + (tiles.group * ((p.rows() + 63) / 64) * 64 + first + h * 8 + lane / 4);
-            const int e = -*packed.input - *by, e1 = e < -126 ? -126 : e < 127 ? e : 127;
+            const int e = -scale - *by, e1 = e < -126 ? -126 : e < 127 ? e : 127;
             const float f = power_of_two(e1);
 #pragma unroll
             for (int j = 0; j < H::N / 8; ++j) sums[4 * j + 2 * h] *= f, sums[4 * j + 2 * h + 1] *= f;
@@ -578,9 +607,9 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
         }
         const BoxPlace<P> place(p, box);
         if (place.count() == P::Box::product)
-          finish_box<W, true>(p, tiles.batch(tile), first, box, place, sums, stage);
+          finish_box<W, true>(p, tiles.batch(p), first, box, place, lanes, sums, stage);
         else
-          finish_box<W, false>(p, tiles.batch(tile), first, box, place, sums, stage);
+          finish_box<W, false>(p, tiles.batch(p), first, box, place, lanes, sums, stage);
       }
     }
     if (W::TURN > 0 && which == 0) turn_wait(1);
@@ -607,10 +636,10 @@ cudaError_t launch_warpgroups(const P& p, void* workspace, cudaStream_t stream) 
   int device = 0, processors = 0;
   cudaError_t refused = cudaGetDevice(&device);
   if (refused == cudaSuccess) refused = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
-  if (refused == cudaSuccess) refused = cudaMemsetAsync(workspace, 0, 256, stream);
+  if (refused == cudaSuccess) refused = cudaMemsetAsync(workspace, 0, Packed::zeros<P>(), stream);
   if (refused != cudaSuccess) return refused;
   const int64_t rows = p.groups() * ((static_cast<int64_t>(p.rows()) + 63) / 64) * 64;
-  pack_rows_kernel<W><<<static_cast<unsigned>(rows + 1), 256, 0, stream>>>(p, workspace);
+  pack_rows_kernel<W><<<static_cast<unsigned>(rows + SAMPLERS), 256, 0, stream>>>(p, workspace);
   refused = cudaGetLastError();
   if (refused == cudaSuccess) refused = launch_pairs<W, false>(p, workspace, processors, stream);
   if constexpr (W::kind == Operands::Half) {

@@ -15,6 +15,8 @@ STEP_ROWS = 8  # words of channels in one step
 MULTIPLY, FETCH, STORE = 0.8, 0.62, 0.25
 # Of Hopper's kernel: rows of a tile, bytes of one tap's weights, and of shared memory.
 PAIR_ROWS, TAP_BYTES, HOPPER_SHARED = 64, 2048, 232448
+# Its producers, and cycles in which each puts away a chunk of one pixel.
+PRODUCERS, PRODUCE = 256, 700.0
 # Bytes in a cycle that a processor gets from the second-level cache, and its share of memory's.
 CACHE_RATE, MEMORY_RATE = 45.0, 19.0
 # Of the gradient's kernel: cycles for one mma, and for what each box costs whatever its size.
@@ -94,7 +96,7 @@ class WindowTile:
             return words
         tiles = groups * -(-rows // PAIR_ROWS)
         half, tf32 = -(-channels // 16), -(-channels // 8)
-        return max(words, 64 + tiles * (64 + taps * (half + tf32) * TAP_BYTES // 4))
+        return max(words, 64 + -(-channels // 64) * 64 + tiles * (64 + taps * (half + tf32) * TAP_BYTES // 4))
 
 
 @dataclass(frozen=True)
@@ -267,10 +269,13 @@ def _pairs(
         halo, pixels = form.halo(joint.both), prod(joint.both)
         multiply = chunks * form.taps * joint.columns * (0.5 if join < 0 else 1.0)
         cache = (joint.places * channels * 4 * (1 + 8 / halo[-1]) + (0 if kept else chunks * weights)) / CACHE_RATE
+        # Producers without a pixel wait for those that have one.
+        produce = chunks * -(-joint.places // PRODUCERS) * PRODUCE
         store = pixels * 4 * PAIR_ROWS * (1 + 8 / box[-1]) / MEMORY_RATE
         moved = cache + store + pixels * 4 * channels / MEMORY_RATE
         # Two side by side store at nearly the same time.
-        cost = max(multiply, moved) + min(multiply, moved) / 4 + (0 if join < 0 else store / 2)
+        parts = sorted((multiply, moved, produce))
+        cost = parts[2] + (parts[1] + parts[0]) / 4 + (0 if join < 0 else store / 2)
         yield count * cost, pair
 
 
