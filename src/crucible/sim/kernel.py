@@ -21,6 +21,7 @@ from typing import Any
 from crucible.build import cache, toolchain
 from crucible.build.diagnostics import explain
 from crucible.build.runtime import DEVICE_FLAGS, LINK_FLAGS, SIM, include_dirs, runtime_library
+from crucible.sim.architecture import PLAIN, macros
 from crucible.sim.source import kernel_list, rewrite_with_includes, scan
 
 # Kernels of our own that need no checks: the same code, uninstrumented, a few times faster.
@@ -194,7 +195,7 @@ class Kernel:
     """Kernels of one source file (or text), compiled for the simulator.
 
     ``exports`` names what can be called: a mapping of name to kernel expression (``{"gemm": "gemm<32>"}``), or plain
-    kernel names.
+    kernel names. ``architecture`` is ``sm_90`` or, for wgmma, ``sm_90a``.
     """
 
     def __init__(
@@ -206,6 +207,7 @@ class Kernel:
         flags: Sequence[str] = (),
         include: Sequence[str | Path] = (),
         filename: str | None = None,
+        architecture: str = PLAIN,
         timeout: float = 120.0,
     ) -> None:
         if isinstance(source, Path):
@@ -216,7 +218,7 @@ class Kernel:
         if isinstance(exports, str):
             exports = [exports]
         self.exports = dict(exports) if isinstance(exports, Mapping) else {name: name for name in exports}
-        unit = self._unit(text, filename, [Path(p) for p in include])
+        unit = self._unit(text, filename, [Path(p) for p in include], macros(architecture))
         base = DEVICE_FLAGS if checked else PLAIN_FLAGS
         extra = [*flags, *(f"-I{p}" for p in include)]
         library = runtime_library()
@@ -228,8 +230,8 @@ class Kernel:
         register_module(self.path)
         self._functions = {name: self._function(name) for name in self.exports}
 
-    def _unit(self, text: str, filename: str, folders: list[Path]) -> str:
-        lines = ['#include "csim_prefix.h"', rewrite_with_includes(text, filename, folders)]
+    def _unit(self, text: str, filename: str, folders: list[Path], defined: str) -> str:
+        lines = ['#include "csim_prefix.h"', defined + rewrite_with_includes(text, filename, folders)]
         lines.append(f'#define CSIM_KERNELS "{kernel_list(scan(text).kernels)}"')
         lines.append(f'#line 1 "exports of {Path(filename).name}"')
         for name, expression in self.exports.items():

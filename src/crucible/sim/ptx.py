@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from crucible.sim import ptx_isa
-from crucible.sim.ptx_isa import Operand, PtxError
+from crucible.sim.ptx_operands import Operand, PtxError, immediate, special_register
 
 # Comments, raw strings, strings and character literals: places where the word asm means nothing. A ' between digits is
 # a separator, not a character literal.
@@ -253,8 +253,8 @@ class _Scope:
         if name in self.registers:
             return Operand("register", code=self.registers[name])
         if name.startswith("%"):
-            return Operand("value", code=ptx_isa.special_register(name))
-        return Operand("value", code=ptx_isa.immediate(text))
+            return Operand("value", code=special_register(name))
+        return Operand("value", code=immediate(text))
 
     def argument(self, index: int) -> Operand:
         if index >= len(self.arguments):
