@@ -1,4 +1,4 @@
-"""What sm_90 added, as cases for a chip and the simulator alike: wgmma in its forms and layouts, mbarriers, bulk copies.
+"""What sm_90 added, as cases for a chip and the simulator alike: wgmma and its layouts, mbarriers, bulk copies.
 
 The matrices of a form come as words, are put into shared memory by the kernel's own idea of the layout, and go through
 as many wgmma as their rows hold steps of k.
@@ -61,7 +61,7 @@ class WgmmaForm:
         return 64 * depth, self.rows_b * depth, 64 * self.n
 
     def _operand(self, rows: int, turned: bool) -> tuple[str, str, int, int]:
-        """C++ for the byte offset of element (row, k); the descriptor's fields; bytes to the next step; bytes in all."""
+        """C++ for the offset of element (row, k); the descriptor's fields; bytes to the next step; bytes in all."""
         depth = self.k * self.steps
         w = self.swizzle
         if not turned and not w:
@@ -95,12 +95,17 @@ class WgmmaForm:
         words_a, words_b, words_c = self.words
         depth, word = self.k * self.steps, "uint32_t" if self.width == 4 else "uint16_t"
         per = 4 // self.width
-        load = f"r[i] = *(const uint32_t*)(xa + ((warp * 16 + lane / 4 + i % 2 * 8) * {depth} + s * {self.k} + (i / 2 * 4 + lane % 4) * {per}));"
-        fetch_a = f"uint32_t r[4]; for (int i = 0; i < 4; ++i) {load}" if self.registers else f"const uint64_t da = descriptor(a, s * {step_a}, {fields_a});"
+        if self.registers:
+            row, column = "warp * 16 + lane / 4 + i % 2 * 8", f"s * {self.k} + (i / 2 * 4 + lane % 4) * {per}"
+            load = f"r[i] = *(const uint32_t*)(xa + ({row}) * {depth} + {column});"
+            fetch_a = f"uint32_t r[4]; for (int i = 0; i < 4; ++i) {load}"
+        else:
+            fetch_a = f"const uint64_t da = descriptor(a, s * {step_a}, {fields_a});"
+        lanes = " const int warp = t / 32, lane = t % 32;" if self.registers else ""
         return f"""
 extern "C" __global__ void __launch_bounds__(128) {self.name}(const uint32_t* in, uint32_t* out) {{
     __shared__ __align__(1024) unsigned char a[{bytes_a}], b[{bytes_b}];
-    const int t = threadIdx.x, warp = t / 32, lane = t % 32;
+    const int t = threadIdx.x;{lanes}
     const uint32_t* x = in + (size_t)blockIdx.x * {words_a + words_b + words_c};
     const {word} *xa = (const {word}*)x, *xb = (const {word}*)(x + {words_a});
     const float* xc = (const float*)(x + {words_a + words_b});
@@ -117,7 +122,7 @@ extern "C" __global__ void __launch_bounds__(128) {self.name}(const uint32_t* in
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     __syncthreads();
     float d[{d}];
-    for (int i = 0; i < {d}; ++i) d[i] = xc[(warp * 16 + i / 2 % 2 * 8 + lane / 4) * {self.n} + i / 4 * 8 + lane % 4 * 2 + i % 2];
+    for (int i = 0; i < {d}; ++i) d[i] = xc[place_of_sum(t, i, {self.n})];
 #pragma unroll
     for (int s = 0; s < {self.steps}; ++s) {{
         {fetch_a}
@@ -130,7 +135,7 @@ extern "C" __global__ void __launch_bounds__(128) {self.name}(const uint32_t* in
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
     asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
     for (int i = 0; i < {d}; ++i)
-        out[(size_t)blockIdx.x * {words_c} + (warp * 16 + i / 2 % 2 * 8 + lane / 4) * {self.n} + i / 4 * 8 + lane % 4 * 2 + i % 2] = __float_as_uint(d[i]);
+        out[(size_t)blockIdx.x * {words_c} + place_of_sum(t, i, {self.n})] = __float_as_uint(d[i]);
 }}
 """
 

@@ -1,7 +1,7 @@
 """Which architecture CUDA source is compiled for: said as nvcc and torch say it, seen by the source as macros.
 
-The simulated chip is one of compute capability 9.0. A build is for ``sm_90`` unless it asks for ``sm_90a``, the one that
-has wgmma and setmaxnreg and defines ``__CUDA_ARCH_FEAT_SM90_ALL``.
+The simulated chip is one of compute capability 9.0. A build is for ``sm_90`` unless it asks for ``sm_90a``, the one
+that has wgmma and setmaxnreg and defines ``__CUDA_ARCH_FEAT_SM90_ALL``.
 """
 
 from __future__ import annotations

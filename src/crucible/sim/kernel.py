@@ -274,8 +274,12 @@ class Kernel:
         *,
         smem: int = 0,
         cooperative: bool = False,
+        opt_in: bool = False,
     ) -> None:
-        """Launch. ``args`` may be a mapping, whose keys then name the arguments in reports."""
+        """Launch. ``args`` may be a mapping, whose keys then name the arguments in reports.
+
+        ``opt_in`` asks for more than 48 KiB of dynamic shared memory, as ``cudaFuncSetAttribute`` would.
+        """
         run, signature = self._functions[name]
         names = list(args) if isinstance(args, Mapping) else [f"argument {i + 1}" for i in range(len(args))]
         values = list(args.values()) if isinstance(args, Mapping) else list(args)
@@ -289,7 +293,7 @@ class Kernel:
         shape = (ctypes.c_uint * 6)(*_triple(grid), *_triple(block))
         before = len(reports())
         try:
-            failed = run(shape, smem, pointers, "\x1f".join(names).encode(), int(cooperative))
+            failed = run(shape, smem, pointers, "\x1f".join(names).encode(), int(cooperative) | 2 * opt_in)
             if failed:
                 found = reports()
                 raise SimulatorError(runtime().csim_last_message().decode(), found[-1] if len(found) > before else None)

@@ -12,6 +12,10 @@ __device__ inline uint64_t descriptor(const void* tile, uint32_t offset, uint32_
     const uint64_t start = ((shared_address(tile) + offset) & 0x3ffff) >> 4;
     return start | (uint64_t)(lead >> 4) << 16 | (uint64_t)(stride >> 4) << 32 | layout << 62;
 }
+// Where register i of thread t belongs in the 64 rows of n sums.
+__device__ inline int place_of_sum(int t, int i, int n) {
+    return (t / 32 * 16 + i / 2 % 2 * 8 + t % 32 / 4) * n + i / 4 * 8 + t % 4 * 2 + i % 2;
+}
 __device__ inline void init(uint32_t b, uint32_t count) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(b), "r"(count) : "memory");
 }

@@ -340,6 +340,8 @@ bool explain_stall(Block& b, bool idle) {
         f.text = spins->mbarrier ? "deadlock: a thread " + describe(*spins) + ", and nobody is left to bring them"
                                  : "deadlock: a thread polls memory that no other thread will change";
         const Thread* other = at_barrier ? at_barrier : at_group ? at_group : at_warp ? at_warp : waits;
+        for (const Thread& t : b.threads)   // where the circle closes
+            if (!other && t.wait == Wait::spin && t.mbarrier && t.mbarrier != spins->mbarrier) other = &t;
         if (other) f.text += ", while " + thread_text(*other) + " " + describe(*other);
     } else if (at_warp) {
         const Warp& w = *at_warp->warp;
