@@ -55,34 +55,43 @@ int main(int, char** argv) {
 """
 
 
-def program(library: bool) -> str:
+GROUPS = w.groups()
+CASES = [case for _, cases, _ in GROUPS.values() for case in cases]
+
+
+def program(group: str) -> str:
     """The source of the chip's side: the kernels and a main that runs one of them by name."""
+    source, cases, _ = GROUPS[group]
     entries = ""
-    for case in w.CASES:
-        if case.library == library:
-            line = f'    {{"{case.name}", {case.name}}},\n'
-            entries += f"#ifdef HAVE_CURAND\n{line}#endif\n" if "curand" in case.tags else line
-    return (w.library_source() if library else w.instruction_source()) + MAIN % entries
+    for case in cases:
+        line = f'    {{"{case.name}", {case.name}}},\n'
+        entries += f"#ifdef HAVE_CURAND\n{line}#endif\n" if "curand" in case.tags else line
+    return source() + MAIN % entries
 
 
-def build(folder: Path, library: bool, architecture: str) -> Path:
-    """Compile one side's program with nvcc."""
-    source, target = folder / f"chip{int(library)}.cu", folder / f"chip{int(library)}"
-    source.write_text(program(library))
-    command = ["nvcc", "-std=c++17", "-w", f"-arch={architecture}", str(source), "-o", str(target)]
+def build(folder: Path, group: str) -> Path:
+    """Compile one group's program with nvcc: for this chip, or for the one that the group needs."""
+    source, target = folder / f"{group}.cu", folder / group
+    source.write_text(program(group))
+    architecture = "-gencode=arch=compute_90a,code=sm_90a" if GROUPS[group][2] == "sm_90a" else "-arch=native"
+    command = ["nvcc", "-std=c++17", "-w", architecture, str(source), "-o", str(target)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return target
 
 
-def have_gpu() -> bool:
-    """Asks the driver, without the CUDA runtime, whose place the simulator takes in this process."""
+def capability() -> tuple[int, int] | None:
+    """Asks the driver, without the CUDA runtime, whose place the simulator takes in this process; None: no GPU."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
-        return False
-    count = ctypes.c_int()
-    return driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 and count.value > 0
+        return None
+    device, values = ctypes.c_int(), (ctypes.c_int(), ctypes.c_int())
+    if driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), 0):
+        return None
+    for value, attribute in zip(values, (75, 76), strict=True):  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
+        driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
+    return values[0].value, values[1].value
 
 
 @pytest.fixture(scope="module")
@@ -90,15 +99,18 @@ def chip(tmp_path_factory):
     """A function (case, words in) -> words out, on the real chip."""
     if not shutil.which("nvcc"):
         pytest.skip("nvcc was not found")
-    if not have_gpu():
+    chip_is = capability()
+    if chip_is is None:
         pytest.skip("no CUDA device")
     folder = tmp_path_factory.mktemp("chip")
-    programs = {library: build(folder, library, "native") for library in (False, True)}
+    programs = {group: build(folder, group) for group in GROUPS if group != "hopper" or chip_is == (9, 0)}
 
     def run(case: w.Case, given: w.Words) -> w.Words:
+        if case.group not in programs:
+            pytest.skip("needs a chip of compute capability 9.0")
         (folder / "in").write_bytes(given.tobytes())
         numbers = [str(len(given)), str(case.threads), str(case.words_out)]
-        command = [str(programs[case.library]), case.name, *numbers, str(folder / "in"), str(folder / "out")]
+        command = [str(programs[case.group]), case.name, *numbers, str(folder / "in"), str(folder / "out")]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         if done.returncode == 3:
             pytest.skip("this toolkit has no cuRAND headers")
@@ -128,7 +140,7 @@ def table(request):
         reporter.write_line(line)
 
 
-@pytest.mark.parametrize("case", w.CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_the_chip_agrees(case, chip, table):
     given = case.make(np.random.default_rng(20), case.blocks, case.words_in)
     real, simulated = chip(case, given), w.simulate(case, given)

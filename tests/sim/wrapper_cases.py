@@ -379,7 +379,7 @@ class Case:
     make: Make = bits
     compare: Compare = exactly
     blocks: int = 16
-    library: bool = False
+    group: str = "instructions"  # which source it is in: instructions, libraries or hopper
     form: MmaForm | None = None
     informative: bool = False  # a difference is reported, not a failure
     tags: tuple[str, ...] = field(default=())
@@ -450,12 +450,12 @@ CASES: tuple[Case, ...] = (
     _wmma((16, 16, 16), 1, 4, bits, exactly, "wmma_16_16_16_s8"),
     Case("wmma_16_16_8_tf32", 512, 256, 32, _unit_floats, within(2.0**-20, 1e-5), 8),
     Case("wmma_accumulator_layout", 256, 256, blocks=1, informative=True),
-    Case("groups", 64, 64 * 24, 64, blocks=4, library=True),
-    Case("cub_block", 512, 512 * 4, 128, blocks=3, library=True),
-    Case("pipelines", 512, 512, 64, blocks=3, library=True),
-    Case("random_philox", 6, 64 * 24, 64, blocks=4, library=True, tags=("curand",)),
-    Case("random_xorwow", 6, 64 * 16, 64, blocks=4, library=True, tags=("curand",)),
-    Case("random_normals", 6, 64 * 12, 64, bits, within(2.0**-12, 1e-5), 4, library=True, tags=("curand",)),
+    Case("groups", 64, 64 * 24, 64, blocks=4, group="libraries"),
+    Case("cub_block", 512, 512 * 4, 128, blocks=3, group="libraries"),
+    Case("pipelines", 512, 512, 64, blocks=3, group="libraries"),
+    Case("random_philox", 6, 64 * 24, 64, blocks=4, group="libraries", tags=("curand",)),
+    Case("random_xorwow", 6, 64 * 16, 64, blocks=4, group="libraries", tags=("curand",)),
+    Case("random_normals", 6, 64 * 12, 64, bits, within(2.0**-12, 1e-5), 4, group="libraries", tags=("curand",)),
 )
 
 
@@ -478,19 +478,33 @@ def library_source() -> str:
     return (KERNELS / "libraries.cu").read_text()
 
 
+def groups() -> dict[str, tuple[Callable[[], str], tuple[Case, ...], str]]:
+    """The sources, each with its cases and the architecture it needs at least."""
+    import hopper_cases
+
+    def of(group: str) -> tuple[Case, ...]:
+        return tuple(case for case in CASES if case.group == group)
+
+    return {
+        "instructions": (instruction_source, of("instructions"), "sm_90"),
+        "libraries": (library_source, of("libraries"), "sm_90"),
+        "hopper": (hopper_cases.source, hopper_cases.CASES, "sm_90a"),
+    }
+
+
 @functools.cache
-def _simulated_kernels(library: bool) -> Any:
+def _simulated_kernels(group: str) -> Any:
     from crucible.sim.kernel import Kernel
 
-    names = [case.name for case in CASES if case.library == library]
-    filename = str(KERNELS / ("libraries.cu" if library else "instructions.cu"))
-    return Kernel(library_source() if library else instruction_source(), names, filename=filename)
+    source, cases, architecture = groups()[group]
+    names = [case.name for case in cases]
+    return Kernel(source(), names, filename=str(KERNELS / f"{group}.cu"), architecture=architecture)
 
 
 def simulate(case: Case, given: Words) -> Words:
     """What the simulator computes from ``given``."""
     out = np.zeros((len(given), case.words_out), np.uint32)
-    _simulated_kernels(case.library)(case.name, len(given), case.threads, {"in": given, "out": out})
+    _simulated_kernels(case.group)(case.name, len(given), case.threads, {"in": given, "out": out})
     return out
 
 

@@ -42,12 +42,13 @@ class Extension:
     cuda: tuple[Chunk, ...] = ()
     functions: tuple[tuple[str, str], ...] | None = None
     flags: tuple[str, ...] = ()
+    architecture: str = "sm_90"
     timeout: float = 180.0
     folder: str = ""  # where the user's file lies, for messages only
 
     def key(self) -> str:
         """What the build depends on."""
-        return repr((self.name, self.cpp, self.cuda, self.functions, self.flags))
+        return repr((self.name, self.cpp, self.cuda, self.functions, self.flags, self.architecture))
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -61,6 +62,7 @@ class Extension:
             cuda=tuple(Chunk(**c) for c in data["cuda"]),
             functions=None if functions is None else tuple((f, d) for f, d in functions),
             flags=tuple(data["flags"]),
+            architecture=data["architecture"],
             timeout=float(data["timeout"]),
             folder=data["folder"],
         )
@@ -192,11 +194,13 @@ def binding_library(timeout: float = 600.0) -> Path:
 _PYBIND11_HEADER = re.compile(r"^[ \t]*#[ \t]*include[ \t]*<pybind11/pybind11\.h>", re.M)
 
 
-def _unit(module: str, chunks: tuple[Chunk, ...], binding: str, flavour: Flavour) -> str:
+def _unit(module: str, chunks: tuple[Chunk, ...], binding: str, flavour: Flavour, architecture: str) -> str:
+    from crucible.sim.architecture import macros
     from crucible.sim.source import rewrite
 
     parts = [
         '#include "crucible_torch.h"',
+        macros(architecture),
         "#undef TORCH_EXTENSION_NAME",
         f"#define TORCH_EXTENSION_NAME {module}",
     ]
@@ -238,12 +242,12 @@ def _units(spec: Extension, module: str, flavour: Flavour) -> list[tuple[str, st
     """Translation units as (name, text): two as in load_inline itself, one where that makes no difference."""
     binding = _binding(spec.functions) if spec.functions else ""
     if spec.cuda and _only_declares(spec.cpp):
-        return [("extension.cpp", _unit(module, spec.cpp + spec.cuda, binding, flavour))]
+        return [("extension.cpp", _unit(module, spec.cpp + spec.cuda, binding, flavour, spec.architecture))]
     units = []
     if spec.cpp or binding:
-        units.append(("main.cpp", _unit(module, spec.cpp, binding, flavour)))
+        units.append(("main.cpp", _unit(module, spec.cpp, binding, flavour, spec.architecture)))
     if spec.cuda:
-        units.append(("cuda.cpp", _unit(module, spec.cuda, "", flavour)))
+        units.append(("cuda.cpp", _unit(module, spec.cuda, "", flavour, spec.architecture)))
     return units
 
 

@@ -99,11 +99,9 @@ def runtime_library(timeout: float = 600.0) -> Path:
     """The path of ``libcrucible_sim.so``, built first if need be (some 15 s, once)."""
     if (given := prebuilt.find("runtime")) is not None:
         return given
-    texts = [p.name.encode() + b"\0" + p.read_bytes() for p in _sources()]
-    abi = SIM / "include" / "csim" / "abi.h"
-    key = cache.content_key(
-        *_BUILD_FLAGS, toolchain.gxx_version(), str(toolchain.cuda_include()), abi.read_bytes(), *texts
-    )
+    shared = [SIM / "include" / "csim" / name for name in ("abi.h", "async.h", "hopper.h", "tensor_sum.h")]
+    texts = [p.name.encode() + b"\0" + p.read_bytes() for p in (*shared, *_sources())]
+    key = cache.content_key(*_BUILD_FLAGS, toolchain.gxx_version(), str(toolchain.cuda_include()), *texts)
     return cache.entry("runtime", key, lambda folder: _compile(folder, timeout)) / LIBRARY
 
 

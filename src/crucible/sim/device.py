@@ -19,6 +19,7 @@ from crucible.build import toolchain
 from crucible.build.errors import BuildError
 from crucible.build.extension import glue_library
 from crucible.build.runtime import runtime_library
+from crucible.sim.architecture import PLAIN
 
 if TYPE_CHECKING:
     import torch
@@ -34,8 +35,12 @@ _BOOKKEEPING = (
 )  # fmt: skip
 
 
-def install(*, capability: tuple[int, int] = (9, 0)) -> None:
-    """Make the simulated device this process's CUDA device. Call once, before ``import torch``."""
+def install(*, capability: tuple[int, int] = (9, 0), architecture: str = PLAIN) -> None:
+    """Make the simulated device this process's CUDA device. Call once, before ``import torch``.
+
+    ``architecture`` is what extensions are compiled for unless their nvcc flags or ``TORCH_CUDA_ARCH_LIST`` say it:
+    ``sm_90``, or ``sm_90a`` for wgmma, which needs a capability of (9, 0).
+    """
     global _runtime, _glue
     if _runtime is not None:
         return
@@ -59,6 +64,7 @@ def install(*, capability: tuple[int, int] = (9, 0)) -> None:
     from crucible.sim import torch_cuda
 
     torch_cuda.patch(_runtime, _glue, capability)
+    torch_cuda.extension.build_for(capability, architecture)
     # torch's backward thread for the device still drops its last task when backward() has returned; if the interpreter
     # ends in that instant, the thread needs the lock of an interpreter that is gone, and the process aborts.
     atexit.register(time.sleep, 0.1)

@@ -17,6 +17,7 @@ from typing import Any, cast
 from crucible.build.errors import BuildError
 from crucible.build.extension import Built, Chunk, Extension, binding_library
 from crucible.build.server import request
+from crucible.sim.architecture import HOPPER, PLAIN, requested
 from crucible.sim.source import mask, scan
 
 Sources = str | Sequence[str] | None
@@ -24,6 +25,13 @@ Sources = str | Sequence[str] | None
 BUILDS: list[dict[str, Any]] = []  # one record a call, in order: what was asked, and what came of it
 TIMEOUT_VARIABLE = "CRUCIBLE_BUILD_TIMEOUT"
 _failed: dict[str, BuildError] = {}
+_capability, _architecture = (9, 0), PLAIN
+
+
+def build_for(capability: tuple[int, int], architecture: str) -> None:
+    """What the simulated device is, and the architecture of builds whose flags and environment name none."""
+    global _capability, _architecture
+    _capability, _architecture = capability, architecture
 
 
 def load_inline(
@@ -44,7 +52,7 @@ def load_inline(
     named = None if functions is None else tuple(functions.items() if isinstance(functions, Mapping) else
                                                  ((f, f) for f in functions))  # fmt: skip
     flags = [*(extra_cflags or ()), *(extra_cuda_cflags or ()), *(f"-I{p}" for p in extra_include_paths or ())]
-    return _load(name, cpp, cuda, named, flags, _callers_file())
+    return _load(name, cpp, cuda, named, flags, _callers_file(), requested(extra_cuda_cflags or (), _architecture))
 
 
 def load(
@@ -60,7 +68,8 @@ def load(
     flags = [*(extra_cflags or ()), *(extra_cuda_cflags or ()), *(f"-I{p}" for p in extra_include_paths or ())]
     cpp = [p.read_text() for p in paths if p.suffix not in (".cu", ".cuh")]
     cuda = [p.read_text() for p in paths if p.suffix in (".cu", ".cuh")]
-    return _load(name, cpp, cuda, None, flags, paths[0] if len(paths) == 1 else None)
+    architecture = requested(extra_cuda_cflags or (), _architecture)
+    return _load(name, cpp, cuda, None, flags, paths[0] if len(paths) == 1 else None, architecture)
 
 
 def _texts(sources: Sources) -> list[str]:
@@ -100,6 +109,7 @@ def _load(
     functions: tuple[tuple[str, str], ...] | None,
     flags: list[str],
     file: Path | None,
+    architecture: str,
 ) -> ModuleType:
     record: dict[str, Any] = {"name": name, "ok": False, "seconds": 0.0, "error": None, "kernels": [], "launched": []}
     BUILDS.append(record)
@@ -114,6 +124,7 @@ def _load(
             cuda=tuple(locate(t, file, "cuda_sources") for t in cuda if t.strip()),
             functions=functions,
             flags=tuple(f for f in flags if re.match(r"-[DIU]", f)),
+            architecture=architecture,
             timeout=float(os.environ.get(TIMEOUT_VARIABLE, "180")),
             folder=str(file.parent) if file else "",
         )
@@ -138,6 +149,12 @@ def _load(
 
 def refuse_misuse(spec: Extension) -> None:
     """What load_inline (or nvcc behind it) would reject on a GPU machine, said in one line with a remedy."""
+    if spec.architecture == HOPPER and _capability != (9, 0):
+        raise BuildError(
+            "load_inline_misuse",
+            f"the extension is compiled for {HOPPER}, which runs on chips of compute capability 9.0 only; this device "
+            f"has {_capability[0]}.{_capability[1]}",
+        )
     cuda = "\n".join(mask(c.text) for c in spec.cuda)
     cpp = "\n".join(mask(c.text) for c in spec.cpp)
     modules = len(re.findall(r"\bPYBIND11_MODULE\s*\(", cuda + cpp))

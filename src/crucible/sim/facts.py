@@ -245,7 +245,10 @@ _FUNCTION = re.compile(
 )
 _UNSUPPORTED_CODE = {
     "textures or surfaces": r"\b(?:tex[123]D(?:fetch|Lod|Grad)?|surf[123]D(?:read|write)|cudaTextureObject_t)\b",
-    "thread block clusters": r"\b(?:this_cluster|cluster_group|__cluster_dims__|cudaLaunchAttributeClusterDimension)\b",
+    "thread block clusters": (
+        r"\b(?:this_cluster|cluster_group|cudaLaunchAttributeClusterDimension)\b"
+        r"|\b__cluster_dims__\b(?!\s*\(\s*1\s*(?:,\s*1\s*){0,2}\))"  # of one block is none
+    ),
     "CUDA graphs": r"\bcudaGraph(?:Launch|Instantiate)\w*|\bcudaStreamBeginCapture\b",
     "tensor maps (TMA)": r"\b(?:CUtensorMap|cuTensorMapEncode\w*)\b",
 }

@@ -21,6 +21,7 @@ from typing import Any
 from crucible.build import cache, toolchain
 from crucible.build.diagnostics import explain
 from crucible.build.runtime import DEVICE_FLAGS, LINK_FLAGS, SIM, include_dirs, runtime_library
+from crucible.sim.architecture import PLAIN, macros
 from crucible.sim.source import kernel_list, rewrite_with_includes, scan
 
 # Kernels of our own that need no checks: the same code, uninstrumented, a few times faster.
@@ -194,7 +195,7 @@ class Kernel:
     """Kernels of one source file (or text), compiled for the simulator.
 
     ``exports`` names what can be called: a mapping of name to kernel expression (``{"gemm": "gemm<32>"}``), or plain
-    kernel names.
+    kernel names. ``architecture`` is ``sm_90`` or, for wgmma, ``sm_90a``.
     """
 
     def __init__(
@@ -206,6 +207,7 @@ class Kernel:
         flags: Sequence[str] = (),
         include: Sequence[str | Path] = (),
         filename: str | None = None,
+        architecture: str = PLAIN,
         timeout: float = 120.0,
     ) -> None:
         if isinstance(source, Path):
@@ -216,7 +218,7 @@ class Kernel:
         if isinstance(exports, str):
             exports = [exports]
         self.exports = dict(exports) if isinstance(exports, Mapping) else {name: name for name in exports}
-        unit = self._unit(text, filename, [Path(p) for p in include])
+        unit = self._unit(text, filename, [Path(p) for p in include], macros(architecture))
         base = DEVICE_FLAGS if checked else PLAIN_FLAGS
         extra = [*flags, *(f"-I{p}" for p in include)]
         library = runtime_library()
@@ -228,8 +230,8 @@ class Kernel:
         register_module(self.path)
         self._functions = {name: self._function(name) for name in self.exports}
 
-    def _unit(self, text: str, filename: str, folders: list[Path]) -> str:
-        lines = ['#include "csim_prefix.h"', rewrite_with_includes(text, filename, folders)]
+    def _unit(self, text: str, filename: str, folders: list[Path], defined: str) -> str:
+        lines = ['#include "csim_prefix.h"', defined + rewrite_with_includes(text, filename, folders)]
         lines.append(f'#define CSIM_KERNELS "{kernel_list(scan(text).kernels)}"')
         lines.append(f'#line 1 "exports of {Path(filename).name}"')
         for name, expression in self.exports.items():
@@ -272,8 +274,12 @@ class Kernel:
         *,
         smem: int = 0,
         cooperative: bool = False,
+        opt_in: bool = False,
     ) -> None:
-        """Launch. ``args`` may be a mapping, whose keys then name the arguments in reports."""
+        """Launch. ``args`` may be a mapping, whose keys then name the arguments in reports.
+
+        ``opt_in`` asks for more than 48 KiB of dynamic shared memory, as ``cudaFuncSetAttribute`` would.
+        """
         run, signature = self._functions[name]
         names = list(args) if isinstance(args, Mapping) else [f"argument {i + 1}" for i in range(len(args))]
         values = list(args.values()) if isinstance(args, Mapping) else list(args)
@@ -287,7 +293,7 @@ class Kernel:
         shape = (ctypes.c_uint * 6)(*_triple(grid), *_triple(block))
         before = len(reports())
         try:
-            failed = run(shape, smem, pointers, "\x1f".join(names).encode(), int(cooperative))
+            failed = run(shape, smem, pointers, "\x1f".join(names).encode(), int(cooperative) | 2 * opt_in)
             if failed:
                 found = reports()
                 raise SimulatorError(runtime().csim_last_message().decode(), found[-1] if len(found) > before else None)

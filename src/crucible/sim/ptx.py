@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from crucible.sim import ptx_isa
-from crucible.sim.ptx_isa import Operand, PtxError
+from crucible.sim.ptx_operands import Operand, PtxError, immediate, special_register
 
 # Comments, raw strings, strings and character literals: places where the word asm means nothing. A ' between digits is
 # a separator, not a character literal.
@@ -27,7 +27,7 @@ _ASM = (
 )
 _SKIP = re.compile(_LITERAL, re.S)
 _SKIP_OR_ASM = re.compile(f"{_LITERAL}|{_ASM}", re.S)
-_DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+((?:\"(?:[^\"\\\n]|\\.)*\"[ \t]*)+)$", re.M)
+_DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)(?:[ \t]|\\\n)+(\"(?:[^\\\n]|\\.|\\\n)*)$", re.M)
 _REGISTER = {"r": "uint32_t", "l": "uint64_t", "h": "uint16_t", "f": "float", "d": "double", "q": "unsigned __int128"}
 _DECLARED = {
     "pred": "bool",
@@ -98,7 +98,7 @@ def _line_breaks(original: str) -> str:
 
 
 def _statements(text: str) -> Iterator[_Statement]:
-    macros = {m.group(1): m.group(2) for m in _DEFINE.finditer(text)}
+    macros = {m.group(1): _without_comments(m.group(2)).replace("\n", " ") for m in _DEFINE.finditer(text)}
     at = 0
     while match := _SKIP_OR_ASM.search(text, at):
         at = match.end()
@@ -154,6 +154,7 @@ def _split(text: str, separator: str) -> list[str]:
 
 def _parse_statement(text: str, start: int, begin: int, close: int, macros: dict[str, str]) -> _Statement | None:
     sections = [part.strip() for part in _split(_without_comments(text[begin : close - 1]), ":")]
+    sections[1:3] = [re.sub(r"\b[A-Za-z_]\w*\b", lambda m: _operand_list(m, macros), part) for part in sections[1:3]]
     template = _literals(sections[0], macros)
     before = text[:start].rstrip()
     if len(sections) == 1 and re.fullmatch(r"\w*", template.strip()) and template.strip() and not _is_bare(template):
@@ -163,6 +164,12 @@ def _parse_statement(text: str, start: int, begin: int, close: int, macros: dict
         return None  # asm volatile("" ::: "memory"): a compiler fence, which g++ understands
     sections += [""] * (4 - len(sections))
     return _Statement(start, close, template, _arguments(sections[1]), _arguments(sections[2]))
+
+
+def _operand_list(name: re.Match[str], macros: dict[str, str]) -> str:
+    """The operands that a macro stands for, or the name itself: ``: OUTPUTS : "r"(x)``."""
+    body = macros.get(name.group(), "")
+    return body if re.match(r'"[^"]*"\s*\(', body) else name.group()
 
 
 def _is_bare(template: str) -> bool:
@@ -253,8 +260,8 @@ class _Scope:
         if name in self.registers:
             return Operand("register", code=self.registers[name])
         if name.startswith("%"):
-            return Operand("value", code=ptx_isa.special_register(name))
-        return Operand("value", code=ptx_isa.immediate(text))
+            return Operand("value", code=special_register(name))
+        return Operand("value", code=immediate(text))
 
     def argument(self, index: int) -> Operand:
         if index >= len(self.arguments):

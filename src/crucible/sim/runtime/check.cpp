@@ -378,6 +378,113 @@ void slow_access(uintptr_t address, size_t bytes, unsigned access, void* pc) {
     if (locate(q)) check_range(q);
 }
 
+bool in_shared(uintptr_t address) { return is_shared(address); }
+
+namespace {
+// The stores behind this record, and a fence.proxy.async after them by anybody who could know of them.
+bool behind_proxy_fence(const Block& b, uint64_t record) {
+    const uint32_t e = epoch_of(record);
+    if (record & kAsync || e < b.proxied_epoch) return true;
+    if (e > b.proxied_epoch) return false;
+    const uint32_t first = first_thread(node_of(record)), clock = clock_of(record);
+    const uint32_t end = std::min<uint32_t>(first + thread_count(node_of(record)), uint32_t(b.proxied.size()));
+    for (uint32_t t = first; t < end; t++)
+        if (clock < b.proxied[t]) return true;
+    return false;
+}
+
+// Calls `f` with each cell of a range of shared memory, the address and the number of bytes it stands for.
+template <class F> void each_cell(const Place& place, uintptr_t address, size_t bytes, F f) {
+    for (size_t at = 0; at < bytes; at += 4) {
+        const size_t offset = address + at - place.base;
+        Cell& word = place.words[offset / 4];
+        if (!(word.read & kSplit)) f(word, address + at, 4u);
+        else
+            for (size_t i = 0; i < 4; i++) f(place.bytes[offset + i], address + at + i, 1u);
+    }
+}
+
+uint32_t bytes_at(uintptr_t address, uint32_t bytes) {
+    uint32_t value = 0;
+    memcpy(&value, reinterpret_cast<void*>(address), bytes);
+    return value;
+}
+}  // namespace
+
+void read_async(uintptr_t address, size_t bytes, void* pc, const char* name, Thread* const* threads, int count,
+                std::vector<AsyncRead>& into) {
+    if (!active_hot) return;
+    RuntimeSection guard;
+    if (hot.pending_count) settle_pending();
+    Request q{address, bytes, kRead, pc, Place(), nullptr};
+    if (!locate(q)) return;
+    const Block& b = *current->block;
+    each_cell(q.place, address, bytes, [&](Cell& c, uintptr_t at, uint32_t n) {
+        const uint64_t w = epoch_of(c.write) < hot.block_begin ? 0 : c.write;
+        if (!(w & kWritten)) {
+            uninitialised(q, at);
+        } else {
+            bool seen = false;
+            for (int i = 0; i < count && !seen; i++) seen = ordered_for(*threads[i], w);
+            if (!seen) {
+                report(race_finding(at, kRead, pc, w, true, Space::shared));
+            } else if (!behind_proxy_fence(b, w)) {
+                Finding f = race_finding(at, kRead, pc, w, true, Space::shared);
+                f.text = std::string(name) + " reads " + name_of(at).text + ", and no fence.proxy.async follows the " +
+                         "ordinary store by " + thread_of(w) + ": the asynchronous unit may not see it";
+                report(std::move(f));
+            }
+        }
+        into.push_back({&c, at, c.write, bytes_at(at, n), n});
+    });
+}
+
+void end_async_reads(const std::vector<AsyncRead>& reads, uint32_t clock, uint32_t node, const char* name,
+                     const char* wait, void* pc) {
+    if (!active_hot) return;
+    RuntimeSection guard;
+    if (hot.pending_count) settle_pending();
+    for (const AsyncRead& r : reads) {
+        Cell& c = *r.cell;
+        if (c.write != r.record && bytes_at(r.address, r.bytes) != r.value) {
+            Finding f = race_finding(r.address, kRead, pc, c.write, true, Space::shared);
+            f.text = std::string(name) + " reads " + name_of(r.address).text + " until " + wait + ", but " +
+                     thread_of(c.write) + " has written to it before that";
+            report(std::move(f));
+            return;
+        }
+        if (c.read & kSplit) continue;   // split since: its bytes were written, with these values
+        uint32_t latest = clock, readers = node;
+        if (epoch_of(c.read) == hot.epoch) {   // others read it too
+            latest = std::max(clock, clock_of(c.read));
+            readers = common_ancestor(node_of(c.read), leaf_of(first_thread(node)));
+            readers = common_ancestor(readers, leaf_of(first_thread(node) + thread_count(node) - 1));
+        }
+        c.read = make_record(hot.epoch, latest, readers);
+    }
+}
+
+namespace {
+Place shared_place(uintptr_t address) {
+    if (hot.shared.size && address - hot.shared.low < hot.shared.size)
+        return {Space::shared, hot.shared.low, hot.shared.words, hot.shared.bytes};
+    return {Space::shared, arena.base, arena.words, arena.bytes};
+}
+}  // namespace
+
+void begin_async_write(void* p, size_t n) {
+    memset(p, 0xff, n);
+    if (!active_hot) return;
+    each_cell(shared_place(uintptr_t(p)), uintptr_t(p), n,
+              [](Cell& c, uintptr_t, uint32_t) { c.write = (c.write & ~kWritten) | kAsync; });
+}
+
+void end_async_write(void* p, size_t n) {
+    if (!active_hot) return;
+    each_cell(shared_place(uintptr_t(p)), uintptr_t(p), n,
+              [](Cell& c, uintptr_t, uint32_t) { c.write |= kWritten | kAsync; });
+}
+
 bool needs_settling() { return hot.pending_count || bad_index_waits(); }
 
 // A write that conflicted has happened by now. It is a race if it changed anything.

@@ -6,6 +6,7 @@
 
 #include "config.h"
 #include "engine.h"
+#include "names.h"
 #include "report.h"
 
 namespace csim {
@@ -129,29 +130,31 @@ void release_barrier(Block& b, int id) {
         return;
     }
     // A named barrier among some warps: an order between those only.
-    if (!b.named_barriers) memset(b.warp_known, 0, sizeof b.warp_known);
-    b.named_barriers = true;
-    uint32_t joined[32] = {};
-    for (int i = 0; i < 32; i++) {
+    b.need_finer_order();
+    const uint32_t count = uint32_t(b.warps.size());
+    std::vector<uint32_t> joined(size_t(count) * 32);
+    for (uint32_t i = 0; i < count; i++) {
         if ((warps | bar.passing) >> i & 1)
-            for (int j = 0; j < 32; j++) joined[j] = std::max(joined[j], b.warp_known[i][j]);
-        joined[i] = std::max(joined[i], bar.passing_clock[i]);
+            for (uint32_t j = 0; j < count * 32; j++) joined[j] = std::max(joined[j], b.known_to(i)[j]);
+        for (uint32_t j = i * 32; j < i * 32 + 32; j++) joined[j] = std::max(joined[j], bar.passing_clock[i]);
     }
-    for (int i = 0; i < 32; i++)
-        if (warps >> i & 1) joined[i] = clock;
-    for (int i = 0; i < 32; i++)
+    for (uint32_t i = 0; i < count; i++)
+        if (warps >> i & 1) std::fill_n(joined.begin() + i * 32, 32, clock);
+    for (uint32_t i = 0; i < count; i++)
         if (warps >> i & 1) {
-            memcpy(b.warp_known[i], joined, sizeof joined);
-            Warp& w = b.warps[size_t(i)];
+            std::copy(joined.begin(), joined.end(), b.known_to(i));
+            Warp& w = b.warps[i];
             if (members[i] == live_lanes(w)) w.floor = clock;
         }
     refresh_hot();
 }
 
+constexpr const char* kClusterBarrierName = "barrier.cluster";
+
 uint32_t target(const Block& b, const Barrier& bar) { return bar.expected ? bar.expected : b.live; }
 
 void arrive(Block& b, int id, int threads, const char* name, int line, void* site) {
-    if (id < 0 || id > 15)
+    if (id < 0 || id >= kBarriers || (id == kClusterBarrier && strcmp(name, kClusterBarrierName)))
         report_from_device("launch_error", site, "barrier number %d does not exist (0 to 15 do)", id);
     Barrier& bar = b.barriers[id];
     const uint32_t whole = uint32_t(b.threads.size() + 31) / 32 * 32;
@@ -233,12 +236,20 @@ std::string thread_text(const Thread& t) {
     return format_text("thread (%u, %u, %u)", t.index.x, t.index.y, t.index.z);
 }
 
+std::string describe_wait(const MBarrier& m) {
+    std::string text = format_text("waits for phase %llu of the mbarrier in %s, which still needs %u of %u arrivals",
+                                   (unsigned long long)m.phase, name_of(m.address).text.c_str(), m.pending, m.expected);
+    if (m.bytes) text += format_text(" and %lld bytes", (long long)m.bytes);
+    return text;
+}
+
 std::string describe(const Thread& t) {
     switch (t.wait) {
         case Wait::barrier: return "waits at " + where(t.what, t.line);
         case Wait::warp: return "waits at " + where(t.what, t.line);
         case Wait::grid: return "waits at grid.sync()";
-        case Wait::spin: return "polls memory that never changes";
+        case Wait::spin: return t.mbarrier ? describe_wait(*t.mbarrier) : "polls memory that never changes";
+        case Wait::warpgroup: return "waits at " + where(t.what, t.line);
         case Wait::active_mask: return "waits at __activemask";
         case Wait::done: return "has exited";
         default: return "runs";
@@ -255,7 +266,7 @@ void warp_thread_exited(Warp& w) {
 }
 
 void barrier_thread_exited(Block& b) {
-    for (int id = 0; id < 16; id++) {
+    for (int id = 0; id < kBarriers; id++) {
         const Barrier& bar = b.barriers[id];
         if (bar.arrived && !bar.expected && bar.arrived >= b.live) release_barrier(b, id);
     }
@@ -268,6 +279,15 @@ void yield_at(void* pc) {
     me->what = "a polling loop";
     me->block->spinning++;
     wait_here(Wait::spin);
+}
+
+void yield_for(MBarrier* m, void* pc) {
+    Thread* me = current;
+    me->mbarrier = m;
+    m->waiting++;
+    yield_at(pc);
+    m->waiting--;
+    me->mbarrier = nullptr;
 }
 
 bool resolve_active_masks(Block& b) {
@@ -297,15 +317,16 @@ bool explain_stall(Block& b, bool idle) {
         b.cut = true;
         return true;
     }
-    const Thread *at_warp = nullptr, *at_barrier = nullptr, *spins = nullptr, *waits = nullptr;
+    const Thread *at_warp = nullptr, *at_barrier = nullptr, *spins = nullptr, *waits = nullptr, *at_group = nullptr;
     for (const Thread& t : b.threads) {
         if (t.wait == Wait::warp && !at_warp) at_warp = &t;
         if (t.wait == Wait::barrier && !at_barrier) at_barrier = &t;
         if (t.wait == Wait::spin && !spins) spins = &t;
         if (t.wait == Wait::grid && !waits) waits = &t;
+        if (t.wait == Wait::warpgroup && !at_group) at_group = &t;
     }
     Finding f;
-    const Thread* who = at_warp ? at_warp : at_barrier ? at_barrier : spins ? spins : waits;
+    const Thread* who = at_warp ? at_warp : at_group ? at_group : at_barrier ? at_barrier : spins ? spins : waits;
     if (!who) return false;
     if (!idle && spins) return false;
     f.pc = who->site;
@@ -316,8 +337,11 @@ bool explain_stall(Block& b, bool idle) {
         f.code = "deadlock";
         f.pc = spins->site;
         f.thread = spins->index;
-        f.text = "deadlock: a thread polls memory that no other thread will change";
-        const Thread* other = at_barrier ? at_barrier : at_warp ? at_warp : waits;
+        f.text = spins->mbarrier ? "deadlock: a thread " + describe(*spins) + ", and nobody is left to bring them"
+                                 : "deadlock: a thread polls memory that no other thread will change";
+        const Thread* other = at_barrier ? at_barrier : at_group ? at_group : at_warp ? at_warp : waits;
+        for (const Thread& t : b.threads)   // where the circle closes
+            if (!other && t.wait == Wait::spin && t.mbarrier && t.mbarrier != spins->mbarrier) other = &t;
         if (other) f.text += ", while " + thread_text(*other) + " " + describe(*other);
     } else if (at_warp) {
         const Warp& w = *at_warp->warp;
@@ -332,6 +356,16 @@ bool explain_stall(Block& b, bool idle) {
             const Thread& lane = *w.lanes[__builtin_ctz(missing)];
             f.text += format_text(" for lane %u, which never comes: it ", lane.lane) + describe(lane);
         }
+    } else if (at_group) {
+        f.code = "warp_divergence";
+        const uint32_t first = at_group->number / 128 * 128;
+        f.text = format_text("%u of the 128 threads of a warpgroup wait at %s", b.warpgroups[first / 128].arrived,
+                             at_group->what);
+        for (uint32_t i = first; i < first + 128; i++)
+            if (b.threads[i].wait != Wait::warpgroup) {
+                f.text += "; " + thread_text(b.threads[i]) + " " + describe(b.threads[i]);
+                break;
+            }
     } else if (at_barrier) {
         const Barrier& bar = b.barriers[at_barrier->barrier];
         f.code = "barrier_divergence";
@@ -404,6 +438,9 @@ void csim_block_arrive(int id, int threads, const char* name) {
     if (me->clock >= kMaxClock) new_epoch(b);
     refresh_hot();
 }
+
+// A cluster is one block here. Threads arrive where they wait: what they do in between is their own.
+void csim_cluster_barrier(void) { barrier(kClusterBarrier, 0, kClusterBarrierName, 0, __builtin_return_address(0)); }
 
 int csim_block_reduce(int op, int predicate, const char* name, int line) {
     if (!current) return 0;

@@ -31,13 +31,20 @@ Allocation* usual_target(void* pc) {
 
 std::string bytes_text(long n) { return format_text("%ld byte%s", n, n == 1 ? "" : "s"); }
 
+}  // namespace
+
+std::string thread_of(uint64_t record) {
+    const uint32_t t = first_thread(node_of(record));
+    const unsigned* d = launch->info->block;
+    return format_text("thread (%u, %u, %u)", t % d[0], t / d[0] % d[1], t / (d[0] * d[1]));
+}
+
+namespace {
 std::string who_was(uint64_t record, Space space) {
     const uint32_t e = epoch_of(record);
     const uint32_t node = node_of(record);
-    const unsigned* d = launch->info->block;
     if (space == Space::shared || own_epoch(e)) {
-        const uint32_t t = first_thread(node);
-        std::string text = format_text("thread (%u, %u, %u)", t % d[0], t / d[0] % d[1], t / (d[0] * d[1]));
+        std::string text = thread_of(record);
         if (thread_count(node) > 1) text += format_text(" or one of the next %u", thread_count(node) - 1);
         if (record & kManyBlocks) text += " and other blocks";
         return text;

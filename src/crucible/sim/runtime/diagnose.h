@@ -8,6 +8,7 @@
 
 namespace csim {
 
+std::string thread_of(uint64_t record);   // a thread of the running block, as a report names it
 const char* access_verb(unsigned access);
 Finding race_finding(uintptr_t address, unsigned access, void* pc, uint64_t other, bool other_wrote, Space space);
 Finding uninitialised_finding(uintptr_t address, unsigned access, void* pc);

@@ -4,12 +4,15 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "abi.h"
 #include "arena.h"
 #include "fiber.h"
+#include "mbarrier.h"
 #include "shadow.h"
 
 namespace csim {
@@ -25,7 +28,8 @@ enum class Wait : uint8_t {
     warp,         // a warp collective
     active_mask,  // __activemask: until no other lane of the warp can run
     grid,         // grid.sync()
-    spin,         // polling memory: others first
+    spin,         // polling memory (or an mbarrier): others first
+    warpgroup,    // wgmma: until the other threads of the warpgroup come
     done,
 };
 
@@ -58,6 +62,10 @@ struct Thread {
     uint64_t poll_value = 0;
     uint32_t poll_count = 0;
 
+    MBarrier* mbarrier = nullptr;   // in Wait::spin: the one whose next phase it waits for, null for plain memory
+    uint32_t wgmma_commits = 0;     // groups of wgmma that it has committed
+    uint32_t mbarrier_misses = 0;   // tests in a row that found a phase incomplete
+
     uintptr_t recent_atomic = 0;  // the last address this thread used atomically
     uintptr_t guard_address = 0;  // a plain read of an atomic location, perhaps the prelude of a compare-and-swap loop
     void* guard_pc = nullptr;
@@ -80,6 +88,26 @@ struct Warp {
     bool irregular = false;      // collectives of odd groups happened: shared read records are too coarse to judge them
     bool partial = false;        // `known` is in use
     uint32_t known[32][32];      // known[a][b]: accesses of b with a clock below this happened before a
+    bool wgmma_fenced = false;   // wgmma.fence was executed
+};
+
+struct AsyncRead {   // a cell that wgmma reads until it was waited for, as it was when the wgmma was issued
+    Cell* cell;
+    uintptr_t address;
+    uint64_t record;
+    uint32_t value;
+    uint32_t bytes;
+};
+
+struct Warpgroup {   // four warps that execute wgmma together
+    uint32_t arrived = 0;
+    void* slots[128] = {};
+    void (*exec)(Block&, Warpgroup&) = nullptr;
+    const char* name = nullptr;
+    uint32_t number = 0;
+    uint32_t committed = 0, retired = 0;          // groups
+    std::vector<AsyncRead> reads;                 // of what was issued since the last commit
+    std::vector<std::vector<AsyncRead>> groups;   // of groups `retired` to `committed`
 };
 
 struct Barrier {
@@ -91,6 +119,8 @@ struct Barrier {
     // of threads that arrived without waiting (bar.arrive): warps, and the clocks from which on they are not ordered
     uint32_t passing = 0, passing_clock[32] = {}, passing_acquired = 0, passing_fenced = 0;
 };
+
+constexpr int kBarriers = 17, kClusterBarrier = 16;   // 0 to 15 are those of PTX; the last is barrier.cluster
 
 struct StaticShared {   // a stretch of variables and its shadow: the running module's __shared__ ones, or its globals
     uintptr_t low = 0;
@@ -108,14 +138,25 @@ struct Block {
     size_t ready_head = 0;
     uint32_t started = 0, live = 0;
     std::vector<uint32_t> order;      // in which threads start, empty when ascending
-    Barrier barriers[16];
+    Barrier barriers[kBarriers];
     int reduce_count = 0;
     bool reduce_all = true, reduce_any = false;
     uint32_t epoch = 0, begin = 0;    // current and first epoch
     uint32_t previous_begin = 0;      // first epoch of the block that started before this one
     uint32_t acquired = 0;            // of the threads that ended or passed a barrier
-    uint32_t warp_known[32][32];      // as Warp::known, between warps, from named barriers
-    bool named_barriers = false;
+    // row w: of each thread, the clock below which its accesses happened before warp w (named barriers, mbarriers)
+    std::vector<uint32_t> known;
+    bool finer_order = false;         // `known` is in use since the last barrier of the whole block
+    uint32_t* known_to(uint32_t warp) { return known.data() + size_t(warp) * warps.size() * 32; }
+    const uint32_t* known_to(uint32_t warp) const { return known.data() + size_t(warp) * warps.size() * 32; }
+    void need_finer_order();
+    std::unordered_map<uintptr_t, std::unique_ptr<MBarrier>> mbarriers;
+    std::vector<Warpgroup> warpgroups;
+    // fence.proxy.async: of each thread, the clock (in epoch `proxied_epoch`) below which its stores were fenced
+    std::vector<uint32_t> proxied;
+    uint32_t proxied_epoch = 0;
+    uint64_t stall_progress = 0;
+    int stall_rounds = 0;
     uint32_t at_grid = 0, spinning = 0;
     int slot = 0;                     // which dynamic shared memory
     const char* tainted = nullptr;    // poison was read: what a report will say if it reaches a result
@@ -219,7 +260,15 @@ void barrier_thread_exited(Block& b);  // collectives.cpp: an exit may complete 
 void warp_thread_exited(Warp& w);
 bool resolve_active_masks(Block& b);
 void yield_at(void* pc);               // let others run; pc names the place in reports
+void yield_for(MBarrier* m, void* pc);  // until its phase completes, or nothing else can run
+// The threads of a warpgroup meet: the last to come runs `exec`. Orders the lanes of each warp, not the warps.
+void meet_warpgroup(void* slot, void (*exec)(Block&, Warpgroup&), const char* name, void* pc);
+void leave_warpgroup(Thread& t);       // a thread ends
 bool explain_stall(Block& b, bool grid_waiting);   // files a deadlock or divergence report; true if it did
+
+// finer order (order.cpp): what a thread knows to have happened, as clocks of all threads of its block
+void gather_known(Thread& t, std::vector<uint32_t>& into);   // joins; what it does from now on is not part of it
+void learn(Thread& t, const std::vector<uint32_t>& from);
 
 [[noreturn]] void out_of_time(void* pc);   // watchdog.cpp
 
@@ -229,6 +278,15 @@ void settle_thread();                  // before the running thread waits or end
 bool needs_settling();
 void note_atomic(uintptr_t address);   // the running thread updates it atomically
 void absent_lane(const char* name, int line, void* pc);   // it shuffled from a lane that is not there
+// wgmma and bulk copies read shared memory: written, in order (as seen by any of the threads), behind a proxy fence?
+void read_async(uintptr_t address, size_t bytes, void* pc, const char* name, Thread* const* threads, int count,
+                std::vector<AsyncRead>& into);
+// they are over: were they disturbed? From now on they count as reads by the threads of `node`
+void end_async_reads(const std::vector<AsyncRead>& reads, uint32_t clock, uint32_t node, const char* name,
+                     const char* wait, void* pc);
+void begin_async_write(void* p, size_t n);   // nothing is there until end_async_write
+void end_async_write(void* p, size_t n);
+bool in_shared(uintptr_t address);           // of the running kernel
 void settle_candidates(Launch& l);
 // at the end of a launch: report poison that reached a result, if nothing else explains it
 void settle_flow();

@@ -4,7 +4,7 @@
 //     flag publishes is over-approximated: everything that ran before the fence. That may hide a race and never
 //     invents one.
 //   * Within a block, a block barrier orders everything, a warp collective orders the lanes of its mask, a named
-//     barrier the warps that take part. Collectives other than __syncwarp order memory too, which is more than CUDA
+//     barrier the warps that take part, an mbarrier those who wait after what those who arrived knew. Collectives other than __syncwarp order memory too, which is more than CUDA
 //     promises and what code relies on.
 #include "order.h"
 
@@ -20,34 +20,70 @@ namespace {
 std::unordered_map<uintptr_t, uint32_t> published;
 uint32_t published_in = 0;                           // the launch (its first epoch) those belong to
 
-// An access of our own block since its last barrier.
-bool same_epoch_order(uint64_t record) {
-    const uint32_t node = node_of(record), clock = clock_of(record);
-    if (node == hot.leaf) return true;
-    if (current->acquired >= hot.epoch) return true;   // a flag or lock within the block
-    const Warp& w = *current->warp;
-    const Block& b = *current->block;
-    if (node_depth(node) >= 5 && node >> (node_depth(node) - 5) == hot.leaf >> 5) {   // all in our warp
+// An access of the thread's own block since its last barrier.
+bool same_epoch_order(uint64_t record, const Thread& me) {
+    const uint32_t node = node_of(record), clock = clock_of(record), leaf = leaf_of(me.number);
+    if (node == leaf) return true;
+    const Warp& w = *me.warp;
+    const Block& b = *me.block;
+    if (me.acquired >= b.epoch) return true;   // a flag or lock within the block
+    if (node_depth(node) >= 5 && node >> (node_depth(node) - 5) == leaf >> 5) {   // all in our warp
         if (clock < w.floor) return true;
-        if (!w.partial) return false;
+        if (!w.partial && !b.finer_order) return false;
         const uint32_t first = first_thread(node) % 32, count = thread_count(node);
+        const uint32_t* known = b.finer_order ? b.known_to(w.number) + w.number * 32 : nullptr;
         bool all = true, any = false;
         for (uint32_t lane = first; lane < first + count; lane++) {
-            if (lane == current->lane) continue;
-            const bool before = clock < w.known[current->lane][lane];
+            if (lane == me.lane) continue;
+            const bool before = (w.partial && clock < w.known[me.lane][lane]) || (known && clock < known[lane]);
             all &= before;
             any |= before;
         }
-        return w.irregular ? any : all;
+        return w.irregular || !b.mbarriers.empty() ? any : all;   // lanes may have arrived one by one
     }
-    if (!b.named_barriers) return false;
-    // Several warps: the record may cover more of them than took part, so one that met us at a barrier speaks for all.
-    const uint32_t first = first_thread(node) / 32, count = std::max(1u, thread_count(node) / 32);
-    for (uint32_t other = first; other < first + count && other < 32; other++)
-        if (clock < b.warp_known[w.number][other]) return true;
+    if (!b.finer_order) return false;
+    // Several threads: the record may cover more of them than took part, so one that met us at a barrier speaks for
+    // all.
+    const uint32_t* known = b.known_to(w.number);
+    const uint32_t first = first_thread(node), end = std::min<uint32_t>(first + thread_count(node), b.warps.size() * 32);
+    for (uint32_t other = first; other < end; other++)
+        if (clock < known[other]) return true;
     return false;
 }
 }  // namespace
+
+void Block::need_finer_order() {
+    if (finer_order) return;
+    known.assign(warps.size() * warps.size() * 32, 0);
+    finer_order = true;
+}
+
+void gather_known(Thread& t, std::vector<uint32_t>& into) {
+    Block& b = *t.block;
+    const Warp& w = *t.warp;
+    into.resize(b.warps.size() * 32);
+    if (b.finer_order) {
+        const uint32_t* known = b.known_to(w.number);
+        for (size_t i = 0; i < into.size(); i++) into[i] = std::max(into[i], known[i]);
+    }
+    t.clock++;
+    for (uint32_t lane = 0; lane < 32; lane++) {
+        uint32_t& mark = into[size_t(w.number) * 32 + lane];
+        mark = std::max({mark, w.floor, w.partial ? w.known[t.lane][lane] : 0, lane == t.lane ? t.clock : 0});
+    }
+}
+
+void learn(Thread& t, const std::vector<uint32_t>& from) {
+    Block& b = *t.block;
+    b.need_finer_order();
+    uint32_t* known = b.known_to(t.warp->number);
+    for (size_t i = 0; i < from.size(); i++) known[i] = std::max(known[i], from[i]);
+}
+
+bool ordered_for(const Thread& t, uint64_t record) {
+    const uint32_t e = epoch_of(record);
+    return e < t.block->begin || e != t.block->epoch || same_epoch_order(record, t);
+}
 
 bool own_epoch(uint32_t e) {
     if (e < hot.block_begin) return false;
@@ -59,14 +95,14 @@ bool ordered(uint64_t record, Space space) {
     if (e < hot.launch_begin) return true;
     if (space == Space::shared) {
         if (e < hot.block_begin || e != hot.epoch) return true;   // left by another block, or before the last barrier
-        return same_epoch_order(record);
+        return same_epoch_order(record, *current);
     }
     const uint32_t acquired = std::max(current->acquired, current->block->acquired);
     const bool own = own_epoch(e);
     // Which epochs the other blocks had is lost; a flag from the block that ran just before us is taken to cover them
     // all.
     if (record & kManyBlocks && !(acquired >= e || (own && acquired >= current->block->previous_begin))) return false;
-    if (own) return e != hot.epoch || same_epoch_order(record);
+    if (own) return e != hot.epoch || same_epoch_order(record, *current);
     return e <= acquired;
 }
 

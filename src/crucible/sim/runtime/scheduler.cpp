@@ -73,6 +73,7 @@ void thread_finished(Thread& t) {
     w.exited |= 1u << t.lane;
     w.runnable--;
     warp_thread_exited(w);
+    leave_warpgroup(t);
     barrier_thread_exited(b);
 }
 
@@ -223,13 +224,19 @@ void start_block(Block& b, uint64_t number) {
         t.stack = nullptr;
         t.clock = t.acquired = t.fenced = 0;
         t.poll_address = t.recent_atomic = t.guard_address = 0;
-        t.poll_count = 0;
+        t.poll_count = t.mbarrier_misses = t.wgmma_commits = 0;
+        t.mbarrier = nullptr;
     }
     for (Warp& w : b.warps) {
         w.exited = 0;
         w.runnable = __builtin_popcount(w.exist);
         w.gatherings.clear();
+        w.wgmma_fenced = false;
     }
+    b.mbarriers.clear();
+    b.warpgroups.clear();
+    b.proxied_epoch = 0;
+    b.stall_rounds = 0;
     b.order.clear();
     if (config.schedule != Schedule::ascending) {
         b.order.resize(b.threads.size());
@@ -263,25 +270,41 @@ void start_block(Block& b, uint64_t number) {
     hot.give_budget(config.block_accesses && launch->sampled ? config.block_accesses : INT64_MAX);
 }
 
+void wake_spinners(Block& b) {
+    if (!b.spinning) return;
+    b.spinning = 0;
+    for (Thread& t : b.threads)
+        if (t.wait == Wait::spin) make_ready(&t);
+}
+
+// Nothing can run. If threads wait at mbarriers, their tests time out: they may have others to look at. Nobody outside
+// the block can help them, so when that changes nothing it is a deadlock.
+bool retry_mbarriers(Block& b) {
+    if (!b.spinning || b.at_grid) return false;
+    for (const Thread& t : b.threads)
+        if (t.wait == Wait::spin && !t.mbarrier) return false;
+    if (launch->progress != b.stall_progress) b.stall_rounds = 0;
+    b.stall_progress = launch->progress;
+    if (++b.stall_rounds > 100) {
+        explain_stall(b, true);
+        return false;
+    }
+    wake_spinners(b);
+    return true;
+}
+
 // Runs threads of `b` until none of them can go on.
 void run_block(Block& b) {
     activate(b);
     for (;;) {
         Thread* next = pick_next(b);
         if (!next) {
-            if (resolve_active_masks(b)) continue;
+            if (resolve_active_masks(b) || retry_mbarriers(b)) continue;
             return;
         }
         switch_to(next, &scheduler_sp);
         if (launch->failed || b.cut) return;
     }
-}
-
-void wake_spinners(Block& b) {
-    if (!b.spinning) return;
-    b.spinning = 0;
-    for (Thread& t : b.threads)
-        if (t.wait == Wait::spin) make_ready(&t);
 }
 
 void release_grid() {
@@ -356,8 +379,7 @@ uint32_t new_epoch(Block& b) {
         if (w.partial) memset(w.known, 0, sizeof w.known);
         w.partial = w.irregular = false;
     }
-    if (b.named_barriers) memset(b.warp_known, 0, sizeof b.warp_known);
-    b.named_barriers = false;
+    b.finer_order = false;
     if (current && current->block == &b) refresh_hot();
     return b.epoch;
 }

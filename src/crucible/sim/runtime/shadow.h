@@ -31,6 +31,8 @@ constexpr uint64_t kWritten = 1;      // the bytes hold a value somebody wrote
 constexpr uint64_t kAtomic = 2;
 // flags of both records
 constexpr uint64_t kManyBlocks = 4;   // blocks other than the record's own took part too, earlier in this launch
+// written by an asynchronous copy: wgmma may read it without a proxy fence
+constexpr uint64_t kAsync = 16;
 // flag of a read record
 constexpr uint64_t kSplit = 8;        // this word is tracked byte by byte; the rest of the cell is meaningless
 

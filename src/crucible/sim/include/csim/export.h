@@ -3,6 +3,8 @@
 #ifndef CSIM_EXPORT_H
 #define CSIM_EXPORT_H
 
+enum { CSIM_COOPERATIVE = 1, CSIM_OPT_IN = 2 };  // how to launch; opt in: to all the shared memory that it asks for
+
 namespace csim {
 template <class T> constexpr char kind_of() {
     using U = std::remove_cv_t<std::remove_reference_t<T>>;
@@ -36,7 +38,8 @@ template <class... P> struct ExportedCall {
 
 template <class... P>
 int run_exported(void (*kernel)(P...), const char* name, const unsigned* grid_and_block, size_t smem, void** args,
-                 const char* args_text, int cooperative, const char* kernels) {
+                 const char* args_text, int how, const char* kernels) {
+    if (how & CSIM_OPT_IN) cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem);
     ExportedCall<P...> call{kernel, args};
     const size_t sizes[sizeof...(P) + 1] = {sizeof(P)..., 0};
     csim_launch_info info{};
@@ -45,7 +48,7 @@ int run_exported(void (*kernel)(P...), const char* name, const unsigned* grid_an
     info.file = "";
     for (int i = 0; i < 3; i++) info.grid[i] = grid_and_block[i], info.block[i] = grid_and_block[3 + i];
     info.shared_bytes = smem;
-    info.cooperative = cooperative;
+    info.cooperative = how & CSIM_COOPERATIVE;
     info.thunk = &ExportedCall<P...>::thunk;
     info.closure = &call;
     info.closure_bytes = sizeof call;
@@ -61,8 +64,8 @@ int run_exported(void (*kernel)(P...), const char* name, const unsigned* grid_an
 
 #define CSIM_EXPORT(SYMBOL, NAME, ...)                                                                               \
     extern "C" int csim_run_##SYMBOL(const unsigned* grid_and_block, size_t smem, void** args, const char* texts,    \
-                                     int cooperative) {                                                              \
-        return csim::run_exported(__VA_ARGS__, NAME, grid_and_block, smem, args, texts, cooperative, CSIM_KERNELS);  \
+                                     int how) {                                                                      \
+        return csim::run_exported(__VA_ARGS__, NAME, grid_and_block, smem, args, texts, how, CSIM_KERNELS);          \
     }                                                                                                                \
     extern "C" const char* csim_signature_##SYMBOL() { return csim::signature_of(__VA_ARGS__); }
 #endif

@@ -1,10 +1,9 @@
 // Tensor-core instructions: mma.sync, ldmatrix, stmatrix, movmatrix, as warp collectives on register fragments.
 //
 // Numbers: operands are taken as the hardware takes them (tf32 uses the top 19 bits of a float, whatever the rest
-// holds) and products are exact. Accumulation to f32 is what an H200 does, bit for bit on random fragments
-// (tests/gpu/test_wrappers.py): all addends are cut to 26 bits below the largest exponent among them, a product's being
-// the sum of its factors', added exactly, and the sum is cut to f32 towards zero. So long sums drift downwards in
-// magnitude, and a kernel that never promotes its accumulator shows it here too. Accumulation to f16 rounds to nearest.
+// holds) and products are exact. Accumulation to f32 cuts, as a chip does (csim/tensor_sum.h). So long sums drift
+// downwards in magnitude, and a kernel that never promotes its accumulator shows it here too. Accumulation to f16 rounds
+// to nearest.
 //
 // Fragments: with g = lane / 4, t = lane % 4 and e elements in one 32-bit register, register (kb, half) of A holds
 // A[g + 8*half][kb*4e + t*e ..], register kb of B holds B[kb*4e + t*e ..][g], and C/D hold [g + 8*half][2t .. 2t+1].
@@ -18,15 +17,14 @@
 
 #include "csim/fp16.h"
 #include "csim/memory.h"
+#include "csim/tensor_sum.h"
 
 namespace csim::mma {
 enum class Acc { f32, f16, s32, f64 };
 
-CSIM_HERE float half_bits_to_float(uint32_t h) {
-    uint32_t sign = (h & 0x8000u) << 16, rest = h & 0x7fffu;
-    if (rest >= 0x7c00u) return bit_cast<float>(sign | 0x7f800000u | (rest & 0x3ffu) << 13);
-    return bit_cast<float>(sign | bit_cast<uint32_t>(bit_cast<float>(rest << 13) * 0x1p112f));  // exact, subnormals too
-}
+using tensor::aligned_sum;
+using tensor::half_bits_to_float;
+using tensor::toward_zero;
 CSIM_EXEC inline uint32_t float_to_half_bits(double x) { return bit_cast<uint16_t>(__double2half(x)); }
 
 struct F16 {
@@ -37,12 +35,12 @@ struct F16 {
 struct Bf16 {
     using Value = double;
     static constexpr int per_register = 2;
-    CSIM_HERE static Value at(uint32_t r, int i) { return bit_cast<float>(i ? r & 0xffff0000u : r << 16); }
+    CSIM_HERE static Value at(uint32_t r, int i) { return tensor::bfloat_bits_to_float(r >> (16 * i) & 0xffffu); }
 };
 struct Tf32 {
     using Value = double;
     static constexpr int per_register = 1;
-    CSIM_HERE static Value at(uint32_t r, int) { return bit_cast<float>(r & 0xffffe000u); }
+    CSIM_HERE static Value at(uint32_t r, int) { return tensor::tf32_bits_to_float(r); }
 };
 struct F64 {
     using Value = double;
@@ -59,33 +57,6 @@ struct U8 {
     static constexpr int per_register = 4;
     CSIM_HERE static Value at(uint32_t r, int i) { return (uint8_t)(r >> (8 * i)); }
 };
-
-// A double cut to float: towards zero; infinities and NaN kept, and what is beyond float becomes infinite.
-CSIM_HERE float toward_zero(double x) {
-    float f = (float)x;
-    if (std::isfinite(f) && std::fabs((double)f) > std::fabs(x)) f = bit_cast<float>(bit_cast<uint32_t>(f) - 1);
-    return f;
-}
-
-// The exponent e of x = m * 2^e with 0.5 <= m < 1.
-CSIM_HERE int exponent_of(double x) { return int(bit_cast<uint64_t>(x) >> 52 & 0x7ff) - 1022; }
-
-// One dot product as the tensor cores add it up (see the top of this file).
-template <int K> CSIM_HERE float aligned_sum(double c, const double* a, const double* b) {
-    constexpr int kept = 26;
-    double exact = c;
-    int top = c ? exponent_of(c) : -5000;
-    for (int k = 0; k < K; ++k) {
-        const double product = a[k] * b[k];
-        exact += product;
-        if (product) top = std::max(top, exponent_of(a[k]) + exponent_of(b[k]) - 1);
-    }
-    if (!std::isfinite(exact) || top == -5000) return (float)exact;
-    const double scale = std::ldexp(1.0, std::min(kept - top, 1000));
-    int64_t sum = (int64_t)(c * scale);
-    for (int k = 0; k < K; ++k) sum += (int64_t)(a[k] * b[k] * scale);
-    return toward_zero((double)sum / scale);
-}
 
 // A collective of the whole warp sets `incomplete` in every slot when a lane is missing; the caller then says so.
 CSIM_EXEC inline bool whole_warp(void* const* slots) {

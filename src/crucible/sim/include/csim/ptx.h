@@ -8,6 +8,7 @@
 
 #include "csim/async.h"
 #include "csim/fp16.h"
+#include "csim/hopper.h"
 #include "csim/memory.h"
 #include "csim/mma.h"
 
