@@ -121,7 +121,7 @@ def fuse_source(
     digest = settings.digest(model) if digest is None else digest
     request = Request(
         source, name, modes, arguments, fixed, digest, options.chosen_engine, options.precision,
-        version=__version__, table=_table(modes), dtypes=options.dtypes,
+        hopper=options.engine == "auto", version=__version__, table=_table(modes), dtypes=options.dtypes,
     )  # fmt: skip
     captured = str(_element(modes[0].graph)).removeprefix("torch.")
     element = captured if captured in options.dtypes else options.dtypes[0]

@@ -1,4 +1,4 @@
-"""The reference problems: fused by the general machinery, proven in the simulator with both engines."""
+"""The reference problems: fused by the general machinery, proven in the simulator with every engine."""
 
 from __future__ import annotations
 
@@ -24,13 +24,15 @@ KERNELS = {
 }
 # Its weights alone have 67 million elements: every run of the simulator takes most of a minute.
 LARGE = "gemm_group_norm_min_bias"
+# With Hopper's own instructions, one after another and side by side: the simulated chip is one.
+HOPPER = ("conv_transpose2d", "conv_transpose3d_relu_group_norm")
 # The whole proof takes minutes: the ordinary run has it once, and the short one for all others.
 WHOLE = "conv_transpose2d_gelu_group_norm"
 
 
 def _cases():
     for name in KERNELS:
-        for engine in ("mma", "simt"):
+        for engine in ("mma", "simt", *(["auto"] if name in HOPPER else [])):
             marks = [pytest.mark.exhaustive] if name == LARGE else []
             quick = (name, engine) != (WHOLE, "mma")
             yield pytest.param(name, engine, quick, id=f"{name}-{engine}", marks=marks)

@@ -153,6 +153,8 @@ def _row(stage: Row, buffers: Mapping[str, Buffer], comment: Iterable[str]) -> F
     parts = _Parts(stage, buffers)
     parts.need(stage.row.extent)
     head = [f"__host__ __device__ Index rows() const {{ return {stage.row.extent}; }}"]
+    if stage.sliced:
+        return _sliced_row(stage, parts, head, comment)
     return _split_row(stage, parts, head, comment) if stage.split else _whole_row(stage, parts, head, comment)
 
 
@@ -202,51 +204,82 @@ def _finals(w: Writer, stage: Row, block: Block, ready: int, lanes: int) -> None
     for s in stores:
         w.store(s.buffer, s.index, s.value, inner)
     if inner is not block:
-        block.lines.extend([f"if (lanes.leads(){' && slice == 0' if stage.sliced else ''}) {{", *indented(inner.lines), "}"])
+        block.lines.extend(["if (lanes.leads()) {", *indented(inner.lines), "}"])
 
 
 def _whole_row(stage: Row, parts: _Parts, head: list[str], comment: Iterable[str]) -> Functor:
     w = parts.writer({stage.row: "row"})
-    w.expect(v for p in stage.passes for _, vs in p.reduces for v in vs)
-    w.expect(s.value for p in stage.passes for s in p.stores)
-    w.expect(s.value for _, s in stage.finals)
+    structs = _walks(stage, w, parts, len(stage.passes))
+    top = w.top
+    body = [
+        *head, *structs, "template <class L>",
+        "__device__ __forceinline__ void operator()(const L& lanes, Index row) const {", *indented(top.lines), "}",
+    ]  # fmt: skip
+    launch = f'check(launch_rows<{stage.lanes}>(stage, {STREAM}), "{stage.name}");'
+    return _assemble(parts, stage.name, comment, body, launch, [], {"row.cuh", "reduce.cuh"})
+
+
+def _walks(stage: Row, w: Writer, parts: _Parts, count: int) -> list[str]:
+    """The first walks of a row, and what is stored after each; returns their structs."""
+    passes = stage.passes[:count]
+    w.expect(v for p in passes for _, vs in p.reduces for v in vs)
+    w.expect(s.value for p in passes for s in p.stores)
+    w.expect(s.value for n, s in stage.finals if n <= count)
     wanted = _locals_of(stage)
     structs: list[str] = []
     top = w.top
-    for number, p in enumerate(stage.passes):
+    for number, p in enumerate(passes):
         acc = f"a{number}"
         if p.reduces:
             structs += _accumulator(parts, w, f"Acc{number}", stage, number)
             top.lines.append(f"Acc{number} {acc};")
-        sliced = stage.sliced and number == len(stage.passes) - 1
         inner = _inside(top, p)
         _steps(w, stage, number, acc, inner)
         if p.inner.extent == 1:
             # A row of one element belongs to one thread.
-            top.lines.extend([f"if (lanes.leads(){' && slice == 0' if sliced else ''}) {{", *indented(inner.lines), "}"])
+            top.lines.extend(["if (lanes.leads()) {", *indented(inner.lines), "}"])
         else:
-            length = w.int(p.length, top)
-            if sliced:
-                top.lines.append(f"const int64_t share = ({length} + slices - 1) / slices, from = share * slice;")
-                top.lines.append(f"const int64_t to = from + share < {length} ? from + share : {length};")
-            top.lines += _loops(w, p, inner, "from" if sliced else "", "to" if sliced else length)
+            top.lines += _loops(w, p, inner, "", w.int(p.length, top))
         if p.reduces:
             if stage.lanes > 1:
                 top.lines.append(f"lanes.join({acc});")
             _results(w, stage, number, acc, wanted, top)
         _finals(w, stage, top, number + 1, stage.lanes)
-    length = stage.passes[-1].length
-    if stage.sliced:
-        parts.need(length)
-        head = [*head, f"__host__ __device__ int64_t length() const {{ return {length}; }}"]
-    taken = "const L& lanes, Index row" + (", int slice, int slices" if stage.sliced else "")
+    return structs
+
+
+def _sliced_row(stage: Row, parts: _Parts, head: list[str], comment: Iterable[str]) -> Functor:
+    """Reductions (of partial results) in a first launch; the last walk in another, in the order of memory."""
+    *before, last = stage.passes
+    w = parts.writer({stage.row: "row"})
+    structs = _walks(stage, w, parts, len(before))
+    kept = [n for n, p in enumerate(before) if p.reduces]
+    f = parts.writer({stage.row: "row"})
+    f.expect(s.value for s in last.stores)
+    for number in kept:
+        f.top.lines.append(f"const Acc{number}& a{number} = found.a{number};")
+        _results(f, stage, number, f"a{number}", _locals_of(stage), f.top)
+    inner = _inside(f.top, last)
+    _steps(f, stage, len(before), "", inner)
+    times = 1 if last.by is None else last.inner.extent // last.by
+    for value in (last.length, *([times] if isinstance(times, Int) else [])):
+        parts.need(value)
     body = [
-        *head, *structs, "template <class L>",
-        f"__device__ __forceinline__ void operator()({taken}) const {{", *indented(top.lines), "}",
+        *head,
+        f"__host__ __device__ int64_t length() const {{ return {last.length}; }}",
+        f"__host__ __device__ Index repeats() const {{ return {times}; }}",
+        *structs,
+        f"struct Found {{ {' '.join(f'Acc{n} a{n};' for n in kept)} }};",
+        "template <class L>",
+        "__device__ __forceinline__ Found reduce(const L& lanes, Index row) const {",
+        *indented(w.top.lines), f"  return {{{', '.join(f'a{n}' for n in kept)}}};", "}",
+        "template <class L>",
+        "__device__ __forceinline__ void walk(const L& lanes, Index row, Index part, int64_t from, int64_t to,",
+        "                                     const Found& found) const {",
+        *indented(f.top.lines), *indented(_loop(last, inner, f, "from", "to")), "}",
     ]  # fmt: skip
-    launcher = "launch_sliced_rows" if stage.sliced else "launch_rows"
-    launch = f'check({launcher}<{stage.lanes}>(stage, {STREAM}), "{stage.name}");'
-    return _assemble(parts, stage.name, comment, body, launch, [], {"row.cuh", "reduce.cuh"})
+    launch = f'check(launch_sliced_rows<{stage.lanes}>(stage, reinterpret_cast<void*>(parts), {STREAM}), "{stage.name}");'
+    return _assemble(parts, stage.name, comment, body, launch, ["parts"], {"row.cuh", "reduce.cuh"})
 
 
 def _inside(top: Block, p: Pass) -> Block:
@@ -259,16 +292,24 @@ def _inside(top: Block, p: Pass) -> Block:
     return inner
 
 
-def _loops(w: Writer, p: Pass, inner: Block, start: str, end: str) -> list[str]:
-    """A walk of all threads, from ``start`` (nothing: zero) to below ``end``."""
+def _loop(p: Pass, inner: Block, w: Writer, start: str, end: str) -> list[str]:
+    """A walk of all threads over what they share, from ``start`` (nothing: zero) to below ``end``."""
     first = f"{start} + lanes.first()" if start else "lanes.first()"
     # Several elements at a time, so that their loads do not wait for each other.
     unroll = ["#pragma unroll 4"] if p.stores and len(inner.lines) < SHORT else []
+    place = "const Index j = static_cast<Index>(jj);"
+    if p.by is not None:
+        place = f"const Index rest = static_cast<Index>(jj), j = part * {w.factor(p.by, w.top)} + rest;"
     loop = [*unroll, f"for (int64_t jj = {first}; jj < {end}; jj += lanes.step()) {{"]
+    return [*loop, f"  {place}", *indented(inner.lines), "}"]
+
+
+def _loops(w: Writer, p: Pass, inner: Block, start: str, end: str) -> list[str]:
+    """The same as often as a row has such parts."""
+    loop = _loop(p, inner, w, start, end)
     if p.by is None:
-        return [*loop, "  const Index j = static_cast<Index>(jj);", *indented(inner.lines), "}"]
-    times, by = p.inner.extent // p.by, w.factor(p.by, w.top)
-    loop += [f"  const Index rest = static_cast<Index>(jj), j = part * {by} + rest;", *indented(inner.lines), "}"]
+        return loop
+    times = p.inner.extent // p.by
     return [f"for (Index part = 0; part < {w.int(times, w.top)}; ++part) {{", *indented(loop), "}"]
 
 

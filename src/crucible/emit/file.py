@@ -38,6 +38,7 @@ class Request:
     settings: str  # digest of the module's configuration
     engine: str = "mma"
     precision: str = "torch"
+    hopper: bool = True  # its own instructions, where the chip has them
     proof: str = ""
     version: str = ""
     table: list[str] = field(default_factory=list)  # which node went into which kernel
@@ -221,7 +222,7 @@ def _builder(request: Request, parts: dict[str, list[Functor]]) -> str:
     body = _BUILDER.format(
         scalars="{" + listed + "}", name=f"crucible_{digest}", conv=switches[0], matmul=switches[1],
         simt="True or " if request.engine == "simt" else "",
-        hopper=request.engine != "simt" and any(f.columns for functors in parts.values() for f in functors),
+        hopper=request.hopper and request.engine != "simt" and any(f.columns for functors in parts.values() for f in functors),
     )  # fmt: skip
     return "\n\n".join([*bindings, f"_SOURCES = {{{table}}}"]) + "\n" + body + "\n\n" + settings.source() + _EXPECT
 

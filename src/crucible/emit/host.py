@@ -156,12 +156,12 @@ def _launch(mode: Mode, stage: Stage, f: Functor) -> list[str]:
     if "parts" in f.extra:
         assert isinstance(stage, Row)
         rows, length = python(product(list(stage.shape))), python(stage.passes[0].length)
-        fields = 4 * len(stage.passes[0].reduces)
-        lines.append(f"splits = _splits({rows}, {length}, {stage.lanes})")
-        lines.append(
-            f"parts = torch.empty(({rows}) * splits * {fields * PART_BYTES}, dtype=torch.uint8, device=device)"
-        )
-        arguments += ["parts.data_ptr()", "splits"]
+        count = f"({rows}) * {4 * sum(len(p.reduces) for p in stage.passes) * PART_BYTES}"
+        if "splits" in f.extra:
+            lines.append(f"splits = _splits({rows}, {length}, {stage.lanes})")
+            count += " * splits"
+        lines.append(f"parts = torch.empty({count}, dtype=torch.uint8, device=device)")
+        arguments += ["parts.data_ptr()", *(["splits"] if "splits" in f.extra else [])]
     if "packed" in f.extra:
         assert isinstance(stage, Contraction) and isinstance(stage.tile, WindowTile)
         lines.append(f"packed = torch.empty({packed_words(stage, stage.tile)}, dtype=torch.int32, device=device)")

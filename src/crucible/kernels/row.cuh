@@ -7,8 +7,10 @@
 // thread, and `lanes.leads()` is true in one of them. Partial results travel by shuffles, between warps through N/32
 // slots of shared memory.
 //
-// A sliced functor takes further arguments (int slice, int slices) and has `int64_t length() const`: groups of threads that
-// share a row, each of which reduces the whole row (little: partial results) and then takes its part of the last walk.
+// A sliced functor, where what is reduced is short (partial results) and what follows is long, has
+//   struct Found;  Found reduce(const L&, Index row) const;  int64_t length() const;  Index repeats() const;
+//   void walk(const L&, Index row, Index part, int64_t from, int64_t to, const Found&) const;
+// and takes two launches: the rows, then pieces of 16 elements a thread of each of a row's parts, in the order of memory.
 //
 // A split functor, for few long rows, has instead
 //   struct Acc;  void walk(const L&, Index row, int64_t from, int64_t to, Acc&) const;  int64_t length() const;
@@ -82,9 +84,21 @@ __global__ void __launch_bounds__(ROW_THREADS) row_kernel(const R r) {
 }
 
 template <int N, class R>
-__global__ void __launch_bounds__(ROW_THREADS) row_slices_kernel(const R r) {
+__global__ void __launch_bounds__(ROW_THREADS) row_found_kernel(const R r, typename R::Found* found) {
   const int64_t row = row_of_thread<N>();
-  if (row < r.rows()) r(Lanes<N>(), static_cast<Index>(row), static_cast<int>(blockIdx.y), static_cast<int>(gridDim.y));
+  if (row >= r.rows()) return;
+  const Lanes<N> lanes;
+  const typename R::Found mine = r.reduce(lanes, static_cast<Index>(row));
+  if (lanes.leads()) found[row] = mine;
+}
+
+template <class R>
+__global__ void __launch_bounds__(ROW_THREADS) row_slices_kernel(const R r, const typename R::Found* found, int slices) {
+  const int64_t length = r.length(), share = (length + slices - 1) / slices;
+  const unsigned place = blockIdx.x / unsigned(slices), repeats = static_cast<unsigned>(r.repeats());
+  const int64_t from = share * (blockIdx.x % unsigned(slices)), to = from + share < length ? from + share : length;
+  const Index row = static_cast<Index>(place / repeats);
+  r.walk(Lanes<ROW_THREADS>(), row, static_cast<Index>(place % repeats), from, to, found[row]);
 }
 
 template <int N, class R>
@@ -122,15 +136,19 @@ cudaError_t launch_rows(const R& r, cudaStream_t stream) {
   return cudaGetLastError();
 }
 
-// So many slices that a large GPU is full twice over, but none with fewer than 8 elements a thread.
+// `found` has room for a Found for each row.
 template <int N, class R>
-cudaError_t launch_sliced_rows(const R& r, cudaStream_t stream) {
-  const int64_t rows = r.rows();
+cudaError_t launch_sliced_rows(const R& r, void* found, cudaStream_t stream) {
+  constexpr int SLICE = 16 * ROW_THREADS;
+  const int64_t rows = r.rows(), length = r.length(), slices = (length + SLICE - 1) / SLICE;
   if (rows <= 0) return cudaSuccess;
-  const int64_t blocks = row_blocks(rows, N), wanted = (2048 + blocks - 1) / blocks, most = r.length() / (N * 8);
-  const int64_t slices = wanted < most ? wanted : most;
-  const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(slices < 1 ? 1 : slices < 65535 ? slices : 65535));
-  row_slices_kernel<N><<<grid, ROW_THREADS, 0, stream>>>(r);
+  auto* const results = static_cast<typename R::Found*>(found);
+  row_found_kernel<N><<<row_blocks(rows, N), ROW_THREADS, 0, stream>>>(r, results);
+  const cudaError_t error = cudaGetLastError();
+  if (error != cudaSuccess) return error;
+  const int64_t blocks = rows * r.repeats() * slices;
+  if (blocks > 0x7fffffff) return cudaErrorInvalidValue;
+  if (blocks > 0) row_slices_kernel<<<static_cast<unsigned>(blocks), ROW_THREADS, 0, stream>>>(r, results, static_cast<int>(slices));
   return cudaGetLastError();
 }
 

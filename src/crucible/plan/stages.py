@@ -57,7 +57,7 @@ class Row:
     finals: list[tuple[int, Store]] = field(default_factory=list)  # one element a row, after this many passes
     lanes: int = 256
     split: bool = False
-    sliced: bool = False  # several groups of threads share the last walk; each repeats those before
+    sliced: bool = False  # the last walk has a launch of its own: long, and without reductions
     nodes: list[str] = field(default_factory=list)
 
 

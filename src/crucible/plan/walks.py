@@ -11,8 +11,8 @@ from crucible.plan.value import Value, walk
 
 # Elements for each thread below which an inner loop leaves too many idle at its end.
 LEAST_EACH = 4
-# How much longer than the walks before it the last must be for several blocks to share it: each repeats those.
-LONGER = 8
+# How much longer than the walks before it the last must be, and how long, for a launch of its own.
+LONGER, LONG = 8, 2048
 
 
 def arrange(stage: Row, program: Program) -> None:
@@ -23,6 +23,7 @@ def arrange(stage: Row, program: Program) -> None:
     stage.sliced = (
         not stage.split and stage.lanes > 1 and bool(before) and not last.reduces
         and all(not p.stores for p in before)
+        and any(p.reduces for p in before) and program.hint(last.length) >= LONG
         and all(program.hint(p.inner.extent) * LONGER <= program.hint(last.inner.extent) for p in before)
     )  # fmt: skip
 

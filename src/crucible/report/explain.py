@@ -174,6 +174,8 @@ def _kernel(fused: Fused, mode: Mode, stage: Stage, cost: Cost, whole: Cost, dir
     beside = ""
     if isinstance(stage, Row) and stage.split:
         beside = "a second launch joins the parts of long rows"
+    elif isinstance(stage, Row) and stage.sliced:
+        beside = "a first launch joins the partial results of each row"
     elif isinstance(stage, Contraction) and isinstance(stage.tile, WindowTile):
         beside = f"a first launch packs {amount(4 * packed_words(stage, stage.tile))} of weights"
     return Kernel(

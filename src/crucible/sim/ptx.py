@@ -160,7 +160,7 @@ def _parse_statement(text: str, start: int, begin: int, close: int, macros: dict
     if len(sections) == 1 and re.fullmatch(r"\w*", template.strip()) and template.strip() and not _is_bare(template):
         if before.endswith(")") or re.search(r"[\w\]]$", before):
             return None  # `int f() asm("name")`: a symbol's name, not an instruction
-    if not template.strip():
+    if not template.strip() and not any(sections[1:3]):
         return None  # asm volatile("" ::: "memory"): a compiler fence, which g++ understands
     sections += [""] * (4 - len(sections))
     return _Statement(start, close, template, _arguments(sections[1]), _arguments(sections[2]))
