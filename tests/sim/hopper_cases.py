@@ -209,6 +209,7 @@ CASES = (
     *(Case(f.name, sum(f.words), f.words[2], 128, f.make, f.compare, 2, group="hopper") for f in WGMMA_FORMS),
     Case("mbarriers", 32, 32 * 12, 32, blocks=2, group="hopper"),
     Case("bulk_copies", 256, 256, 64, blocks=3, group="hopper"),
+    Case("uncounted_copies", 384, 384, 32, blocks=3, group="hopper"),
     Case("handed_over", 64 * 32, 64 * 32, 64, blocks=3, group="hopper"),
 )
 

@@ -56,6 +56,8 @@ def test_copies_and_pipelines(schedule):
     sim.configure(schedule=schedule)
     given, words = h.run("bulk_copies")
     np.testing.assert_array_equal(words, given * 3 + np.arange(256, dtype=np.uint32))
+    given, words = h.run("uncounted_copies")
+    np.testing.assert_array_equal(words, given + np.repeat(np.arange(3, dtype=np.uint32), 128))
     given, words = h.run("handed_over")
     lanes, parts = np.arange(32), np.arange(2)[:, None]
     picked = given.reshape(-1, 32, 64)[:, :, (lanes * 7 + parts * 32) % 64]
@@ -65,6 +67,7 @@ def test_copies_and_pipelines(schedule):
 
 # ---- a pipeline as kernels have it, right and with one thing wrong ---------------------------------------------------
 
+RIGHT = ("RIGHT", "READER_FENCES", "ONE_FOR_ALL", "TWO_IN_FLIGHT")
 WRONG = {  # what the report's code is, and what it says
     "NO_PROXY_FENCE": ("race_shared", r"no fence.proxy.async follows the ordinary store by thread \(1\d\d, 0, 0\)"),
     "NO_EMPTY_WAIT": ("race_shared", r"wgmma reads dynamic shared memory .* until wgmma.wait_group|race on dynamic"),
@@ -82,7 +85,7 @@ WRONG = {  # what the report's code is, and what it says
 
 @pytest.fixture(scope="module")
 def pipelines():
-    names = ["RIGHT", "READER_FENCES", *WRONG]
+    names = [*RIGHT, *WRONG]
     return sim.Kernel(
         h.KERNELS / "hopper_pipeline.cu", {name: f"pipeline<{name}>" for name in names}, architecture="sm_90a"
     )
@@ -99,13 +102,21 @@ def run_pipeline(pipelines, name, steps=5):
     return out, sum(step[:64].astype(np.float64) @ step[64:].T.astype(np.float64) for step in halves)
 
 
-@pytest.mark.parametrize("name", ["RIGHT", "READER_FENCES"])
+@pytest.mark.parametrize("name", RIGHT)
 @pytest.mark.parametrize("schedule", [0, 1, 2])
 def test_a_pipeline(pipelines, name, schedule):
     sim.configure(schedule=schedule)
     out, expected = run_pipeline(pipelines, name)
     np.testing.assert_allclose(out, expected, rtol=0, atol=1e-4)
     assert sim.reports() == []
+
+
+def test_a_pipeline_without_checks():
+    plain = sim.Kernel(
+        h.KERNELS / "hopper_pipeline.cu", {"RIGHT": "pipeline<RIGHT>"}, checked=False, architecture="sm_90a"
+    )
+    out, expected = run_pipeline(plain, "RIGHT")
+    np.testing.assert_allclose(out, expected, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", WRONG)

@@ -45,8 +45,8 @@ class Operand:
 _SPECIAL = {
     "%laneid": "(uint32_t)csim_lane()", "%warpid": "(uint32_t)csim_warp()",
     "%nwarpid": "csim::ptx::warps()", "%smid": "csim::ptx::smid()", "%nsmid": "csim::ptx::nsmid()",
-    "%gridid": "(uint64_t)0", "%clusterid.x": "(uint32_t)0", "%cluster_ctarank": "(uint32_t)0",
-    "%cluster_nctarank": "(uint32_t)1", "%cluster_nctaid.x": "(uint32_t)1", "%is_explicit_cluster": "false",
+    "%gridid": "(uint64_t)0", "%cluster_ctarank": "(uint32_t)0", "%cluster_nctarank": "(uint32_t)1",
+    "%is_explicit_cluster": "false",
     "%lanemask_eq": "(1u << csim_lane())", "%lanemask_lt": "((1u << csim_lane()) - 1u)",
     "%lanemask_le": "((2u << csim_lane()) - 1u)", "%lanemask_gt": "(~((2u << csim_lane()) - 1u))",
     "%lanemask_ge": "(~((1u << csim_lane()) - 1u))",
@@ -58,9 +58,11 @@ _SPECIAL = {
 }  # fmt: skip
 _SPECIAL |= {
     f"%{ptx}.{axis}": f"(uint32_t)({cuda}.{axis})"
-    for ptx, cuda in (("tid", "threadIdx"), ("ntid", "blockDim"), ("ctaid", "blockIdx"), ("nctaid", "gridDim"))
+    for ptx, cuda in (("tid", "threadIdx"), ("ntid", "blockDim"), ("ctaid", "blockIdx"), ("nctaid", "gridDim"),
+                      ("clusterid", "blockIdx"), ("nclusterid", "gridDim"))  # a cluster is one block
     for axis in "xyz"
-}
+}  # fmt: skip
+_SPECIAL |= {f"%cluster_{name}.{axis}": f"(uint32_t){n}" for name, n in (("ctaid", 0), ("nctaid", 1)) for axis in "xyz"}
 
 
 def special_register(name: str) -> str:

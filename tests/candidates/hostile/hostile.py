@@ -189,7 +189,7 @@ static_assert(Tree<40, 0>::value != 0, "never reached");
 """ + _KERNEL + _copy(),
 )
 cuda(
-    "warpgroup_instructions", "unsupported_feature", "wgmma, which the simulator does not have and says so.",
+    "warpgroup_instructions", "unsupported_feature", "wgmma in a build for sm_90, which does not have it: the simulator says so.",
     _HEAD + _KERNEL.replace(
         "  if (i < n) y[i]", '  asm volatile("wgmma.fence.sync.aligned;\\n" ::: "memory");\n  if (i < n) y[i]'
     ) + _copy(),

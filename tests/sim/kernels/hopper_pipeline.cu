@@ -3,14 +3,15 @@
 #include "hopper.cu"
 
 enum { RIGHT, NO_PROXY_FENCE, NO_EMPTY_WAIT, RELEASE_BEFORE_WAIT, NO_WAIT, NO_WGMMA_FENCE, NO_FULL_WAIT, NO_SYNCWARP,
-       WRONG_PARITY, OWN_STORE, OTHER_DESCRIPTOR, ONE_WARP_STAYS_AWAY, READER_FENCES };
+       WRONG_PARITY, OWN_STORE, OTHER_DESCRIPTOR, ONE_WARP_STAYS_AWAY,
+       READER_FENCES, ONE_FOR_ALL, TWO_IN_FLIGHT };   // these three are right
 template <int WRONG> __global__ void pipeline(const uint32_t* in, float* out, int steps) {
     extern __shared__ __align__(128) unsigned char ring[];
     constexpr int A = 64 * 32, B = 8 * 32, STAGE = A + B;
     __shared__ uint64_t barriers[4];
     const uint32_t t = threadIdx.x, lane = t % 32, full = shared_address(barriers), empty = full + 16;
     if (t == 0)
-        for (uint32_t i = 0; i < 2; ++i) init(full + 8 * i, 1), init(empty + 8 * i, 4);
+        for (uint32_t i = 0; i < 2; ++i) init(full + 8 * i, 1), init(empty + 8 * i, WRONG == ONE_FOR_ALL ? 1 : 4);
     __syncthreads();
     if (t >= 128) {
         for (int s = 0; s < steps; ++s) {
@@ -37,8 +38,14 @@ template <int WRONG> __global__ void pipeline(const uint32_t* in, float* out, in
         asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
         if (WRONG == OWN_STORE && t == 3) ((uint32_t*)stage)[5] = 1;
         if (WRONG == RELEASE_BEFORE_WAIT && lane == 0) arrive(empty + s % 2 * 8);
+        if (WRONG == TWO_IN_FLIGHT) {
+            asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+            if (s > 0 && lane == 0) arrive(empty + (s - 1) % 2 * 8);
+            continue;
+        }
         if (WRONG != NO_WAIT) asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-        if (WRONG != RELEASE_BEFORE_WAIT && lane == 0) arrive(empty + s % 2 * 8);
+        if (WRONG != RELEASE_BEFORE_WAIT && (WRONG == ONE_FOR_ALL ? t == 77 : lane == 0)) arrive(empty + s % 2 * 8);
     }
+    if (WRONG == TWO_IN_FLIGHT) asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
     for (int i = 0; i < 4; ++i) out[place_of_sum(t, i, 8)] = d[i];
 }

@@ -124,7 +124,8 @@ uint64_t copies_of_this_thread(uint64_t& issued) {
 
 void land_copies(uint64_t queue, uint64_t through) {
     auto it = queues.find(queue);
-    if (it != queues.end() && through > it->second.landed) it->second.land(uint32_t(through - it->second.landed), false);
+    if (it == queues.end() || through <= it->second.landed) return;
+    it->second.land(uint32_t(through - it->second.landed), false);
 }
 
 }  // namespace csim

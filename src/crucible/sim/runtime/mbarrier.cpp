@@ -24,7 +24,8 @@ constexpr uint32_t kMaxCount = (1 << 20) - 1;
 std::string name_at(uintptr_t address) { return name_of(address).text; }
 
 void write_word(MBarrier& m) {
-    m.word = (m.phase & 1) << 63 | uint64_t(m.expected) << 40 | uint64_t(m.pending) << 20 | (uint64_t(m.bytes) & kMaxCount);
+    m.word = (m.phase & 1) << 63 | uint64_t(m.expected) << 40 | uint64_t(m.pending) << 20;
+    m.word |= uint64_t(m.bytes) & kMaxCount;
     memcpy(reinterpret_cast<void*>(m.address), &m.word, 8);
 }
 
@@ -46,8 +47,8 @@ MBarrier& find(void* p, const char* name, void* pc) {
     uint64_t word;
     memcpy(&word, p, 8);
     if (word != m.word)
-        report_from_device("barrier_divergence", pc, "%s: the mbarrier in %s was overwritten by an ordinary store", name,
-                           name_at(m.address).c_str());
+        report_from_device("barrier_divergence", pc, "%s: the mbarrier in %s was overwritten by an ordinary store",
+                           name, name_at(m.address).c_str());
     return m;
 }
 
@@ -95,10 +96,18 @@ void wake_if_nearly_done(const MBarrier& m) {
 void count_arrivals(MBarrier& m, uint32_t count, const char* name, void* pc) {
     if (count > m.pending)
         report_from_device("barrier_divergence", pc,
-                           "%s: %u arrivals at the mbarrier in %s, whose phase %llu expects %u and still needs %u", name,
-                           count, name_at(m.address).c_str(), (unsigned long long)m.phase, m.expected, m.pending);
+                           "%s: %u arrivals at the mbarrier in %s, whose phase %llu expects %u and still needs %u",
+                           name, count, name_at(m.address).c_str(), (unsigned long long)m.phase, m.expected, m.pending);
     m.pending -= count;
     launch->progress++;
+}
+
+void expect(MBarrier& m, int64_t bytes, const char* name, void* pc) {
+    m.bytes += bytes;
+    if (m.bytes > int64_t(kMaxCount) || m.bytes < -int64_t(kMaxCount))
+        report_from_device("barrier_divergence", pc,
+                           "%s: the mbarrier in %s would expect %lld bytes; it can expect up to %u", name,
+                           name_at(m.address).c_str(), (long long)m.bytes, kMaxCount);
 }
 
 // What is on its way arrives now.
@@ -170,7 +179,8 @@ void csim_mbarrier_init(void* p, unsigned count, int checked) {
     if (!in_shared(address))
         report_from_device("out_of_bounds", pc, "mbarrier.init: the address %p is not in shared memory", p);
     if (count < 1 || count > kMaxCount)
-        report_from_device("barrier_divergence", pc, "mbarrier.init: a count of %u; it must be 1 to %u", count, kMaxCount);
+        report_from_device("barrier_divergence", pc, "mbarrier.init: a count of %u; it must be 1 to %u", count,
+                           kMaxCount);
     if (checked) csim_access(p, 8, 1, 0, pc);
     RuntimeSection section;
     auto& slot = current->block->mbarriers[address];
@@ -211,7 +221,7 @@ uint64_t csim_mbarrier_arrive(void* p, unsigned count, unsigned expected_bytes, 
         report_from_device("barrier_divergence", pc, "%s: a count of %u; it must be 1 to %u", name, count, kMaxCount);
     if (count + arrivals_on_the_way(m) > m.pending) land(m, pc);
     const uint64_t phase = m.phase;
-    m.bytes += expected_bytes;
+    expect(m, expected_bytes, name, pc);
     publish(m);
     count_arrivals(m, count, name, pc);
     if (!may_complete && !m.pending)
@@ -228,10 +238,7 @@ void csim_mbarrier_expect(void* p, long long bytes, const char* name) {
     void* pc = __builtin_return_address(0);
     RuntimeSection section;
     MBarrier& m = find(p, name, pc);
-    m.bytes += bytes;
-    if (m.bytes > int64_t(kMaxCount) || m.bytes < -int64_t(kMaxCount))
-        report_from_device("barrier_divergence", pc, "%s: the mbarrier in %s would expect %lld bytes; at most %u can be",
-                           name, name_at(m.address).c_str(), (long long)m.bytes, kMaxCount);
+    expect(m, bytes, name, pc);
     if (bytes < 0) complete_if_done(m);
     wake_if_nearly_done(m);
     write_word(m);

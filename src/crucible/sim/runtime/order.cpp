@@ -4,8 +4,8 @@
 //     flag publishes is over-approximated: everything that ran before the fence. That may hide a race and never
 //     invents one.
 //   * Within a block, a block barrier orders everything, a warp collective orders the lanes of its mask, a named
-//     barrier the warps that take part, an mbarrier those who wait after what those who arrived knew. Collectives other than __syncwarp order memory too, which is more than CUDA
-//     promises and what code relies on.
+//     barrier the warps that take part, an mbarrier those who wait after what those who arrived knew. Collectives other
+//     than __syncwarp order memory too, which is more than CUDA promises and what code relies on.
 #include "order.h"
 
 #include <algorithm>
@@ -45,7 +45,8 @@ bool same_epoch_order(uint64_t record, const Thread& me) {
     // Several threads: the record may cover more of them than took part, so one that met us at a barrier speaks for
     // all.
     const uint32_t* known = b.known_to(w.number);
-    const uint32_t first = first_thread(node), end = std::min<uint32_t>(first + thread_count(node), b.warps.size() * 32);
+    const uint32_t first = first_thread(node);
+    const uint32_t end = std::min(first + thread_count(node), uint32_t(b.warps.size()) * 32);
     for (uint32_t other = first; other < end; other++)
         if (clock < known[other]) return true;
     return false;

@@ -184,9 +184,9 @@ void run(Block& block, Warpgroup& g) {
         if (!same_a || call.descriptor_b != other.descriptor_b || call.n != other.n || call.kind != other.kind ||
             !call.accumulate != !other.accumulate)
             report_from_device("warp_divergence", pc,
-                               "%s: threads of one warpgroup bring different %s (the %uth differs from the first)",
-                               call.name, !same_a || call.descriptor_b != other.descriptor_b ? "descriptors" : "operands",
-                               i);
+                               "%s: threads of one warpgroup bring different %s (number %u differs from the first)",
+                               call.name,
+                               !same_a || call.descriptor_b != other.descriptor_b ? "descriptors" : "operands", i);
     }
     const int k = call.kind == CSIM_WGMMA_TF32 ? 8 : 16, per = call.kind == CSIM_WGMMA_TF32 ? 1 : 2;
     Thread* threads[4];   // any of the four may be the one that waited for the data

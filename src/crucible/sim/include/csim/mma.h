@@ -2,8 +2,8 @@
 //
 // Numbers: operands are taken as the hardware takes them (tf32 uses the top 19 bits of a float, whatever the rest
 // holds) and products are exact. Accumulation to f32 cuts, as a chip does (csim/tensor_sum.h). So long sums drift
-// downwards in magnitude, and a kernel that never promotes its accumulator shows it here too. Accumulation to f16 rounds
-// to nearest.
+// downwards in magnitude, and a kernel that never promotes its accumulator shows it here too. Accumulation to f16
+// rounds to nearest.
 //
 // Fragments: with g = lane / 4, t = lane % 4 and e elements in one 32-bit register, register (kb, half) of A holds
 // A[g + 8*half][kb*4e + t*e ..], register kb of B holds B[kb*4e + t*e ..][g], and C/D hold [g + 8*half][2t .. 2t+1].

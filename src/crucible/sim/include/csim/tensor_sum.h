@@ -1,8 +1,8 @@
 // How tensor cores add: shared by mma.sync (csim/mma.h) and wgmma (runtime/wgmma.cpp). Depends on nothing.
 //
-// Accumulation to f32 is what an H200 does, bit for bit on random fragments (tests/gpu/test_wrappers.py): all addends are
-// cut to 26 bits below the largest exponent among them, a product's being the sum of its factors', added exactly, and the
-// sum is cut to f32 towards zero.
+// Accumulation to f32 is what mma.sync does on an H200, bit for bit on random fragments (tests/gpu/test_wrappers.py):
+// all addends are cut to 26 bits below the largest exponent among them, a product's being the sum of its factors', added
+// exactly, and the sum is cut to f32 towards zero.
 #pragma once
 
 #include <algorithm>
