@@ -63,28 +63,34 @@ struct U8 {
 // A double cut to float: towards zero; infinities and NaN kept, and what is beyond float becomes infinite.
 CSIM_HERE float toward_zero(double x) {
     float f = (float)x;
-    if (std::isfinite(f) && std::fabs((double)f) > std::fabs(x)) f = bit_cast<float>(bit_cast<uint32_t>(f) - 1);
+    if (__builtin_isfinite(f) && __builtin_fabs((double)f) > __builtin_fabs(x)) f = bit_cast<float>(bit_cast<uint32_t>(f) - 1);
     return f;
 }
 
-// The exponent e of x = m * 2^e with 0.5 <= m < 1.
-CSIM_HERE int exponent_of(double x) { return int(bit_cast<uint64_t>(x) >> 52 & 0x7ff) - 1022; }
+// The exponent e of x = m * 2^e with 0.5 <= m < 1; of zero, one that is smaller than any sum of two others.
+constexpr int of_zero = -10000;
+CSIM_HERE int exponent_of(double x) { return x == 0 ? of_zero : int(bit_cast<uint64_t>(x) >> 52 & 0x7ff) - 1022; }
+CSIM_HERE double power_of_two(int e) { return bit_cast<double>(uint64_t(1023 + e) << 52); }
 
-// One dot product as the tensor cores add it up (see the top of this file).
-template <int K> CSIM_HERE float aligned_sum(double c, const double* a, const double* b) {
-    constexpr int kept = 26;
-    double exact = c;
-    int top = c ? exponent_of(c) : -5000;
+// One dot product as the tensor cores add it up (see the top of this file), given the factors' exponents too. This is
+// most of what a simulated contraction costs: no calls (-O1 inlines none) and no branches in the loops.
+template <int K> CSIM_HERE float aligned_sum(double c, const double* a, const double* b, const int* a_e, const int* b_e) {
+    constexpr int kept = 26, nothing = -5000;
+    double exact = c, product[K];
+    const int c_e = exponent_of(c);
+    int top = c_e < nothing ? nothing : c_e;
     for (int k = 0; k < K; ++k) {
-        const double product = a[k] * b[k];
-        exact += product;
-        if (product) top = std::max(top, exponent_of(a[k]) + exponent_of(b[k]) - 1);
+        product[k] = a[k] * b[k];
+        exact += product[k];
+        const int e = a_e[k] + b_e[k] - 1;
+        top = top < e ? e : top;
     }
-    if (!std::isfinite(exact) || top == -5000) return (float)exact;
-    const double scale = std::ldexp(1.0, std::min(kept - top, 1000));
+    if (!__builtin_isfinite(exact) || top == nothing) return (float)exact;
+    const int shift = kept - top;  // factors are floats: a few hundred at most, so that both powers are doubles
+    const double scale = power_of_two(shift);
     int64_t sum = (int64_t)(c * scale);
-    for (int k = 0; k < K; ++k) sum += (int64_t)(a[k] * b[k] * scale);
-    return toward_zero((double)sum / scale);
+    for (int k = 0; k < K; ++k) sum += (int64_t)(product[k] * scale);
+    return toward_zero((double)sum * power_of_two(-shift));
 }
 
 // A collective of the whole warp sets `incomplete` in every slot when a lane is missing; the caller then says so.
@@ -111,6 +117,7 @@ template <class A, class B, Acc ACC, int M, int K, class R> struct Multiply {
     CSIM_EXEC static void exec(void* const* slots, unsigned) {
         if (!whole_warp(slots)) return;
         Value a[M][K], b[8][K];
+        int a_e[M][K], b_e[8][K];  // exponents, for Acc::f32
         for (int lane = 0; lane < 32; ++lane) {
             auto* s = static_cast<Slot<R>*>(slots[lane]);
             s->complete = true;
@@ -120,6 +127,10 @@ template <class A, class B, Acc ACC, int M, int K, class R> struct Multiply {
                     int k = kb * 4 * E + t * E + i;
                     for (int half = 0; half < HALVES; ++half) a[g + 8 * half][k] = A::at(s->a[kb * HALVES + half], i);
                     b[g][k] = B::at(s->b[kb], i);
+                    if constexpr (ACC == Acc::f32) {
+                        for (int half = 0; half < HALVES; ++half) a_e[g + 8 * half][k] = exponent_of(a[g + 8 * half][k]);
+                        b_e[g][k] = exponent_of(b[g][k]);
+                    }
                 }
         }
         // Rows of zeros add nothing to a sum where the other operand is finite: most rows of a ragged last tile.
@@ -148,7 +159,8 @@ template <class A, class B, Acc ACC, int M, int K, class R> struct Multiply {
                 for (int j = 0; j < 2; ++j) {
                     sum[j] = accumulator(s->c, half, j);
                     const Value *row = a[g + 8 * half], *column = b[2 * t + j];
-                    if constexpr (ACC == Acc::f32) sum[j] = aligned_sum<K>(sum[j], row, column);
+                    if constexpr (ACC == Acc::f32)
+                        sum[j] = aligned_sum<K>(sum[j], row, column, a_e[g + 8 * half], b_e[2 * t + j]);
                     else
                         for (int k = 0; k < K; ++k) sum[j] += row[k] * column[k];
                 }
