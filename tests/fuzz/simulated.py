@@ -117,7 +117,7 @@ def fuse_job(job: Job) -> Fused:
 
 
 def _imported(source: str) -> dict[str, Any]:
-    """The names of a Problem file, as if it had been imported: its text is there for whoever looks at a class's source."""
+    """The names of a Problem file, as if it had been imported: the source of its classes can be looked at."""
     module = ModuleType("drawn")
     module.__file__ = "<drawn>"
     sys.modules["drawn"] = module

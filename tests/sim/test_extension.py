@@ -211,12 +211,17 @@ def test_extensions_without_torch(run_on_device):
         def flavour(module):
             return open(module.__file__.rsplit("/", 1)[0] + "/flavour").read()
 
-        declared = "#include <pybind11/pybind11.h>\\n#include <cstdint>\\nvoid fill(uint64_t p, int64_t n, int threads);"
+        declared = """
+        #include <pybind11/pybind11.h>
+        #include <cstdint>
+        void fill(uint64_t p, int64_t n, int threads);
+        """
         binding = declared + """
         PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("fill", &fill, "fills"); }"""
         bare = load_inline(name="bare", cpp_sources=binding, cuda_sources=cuda)
         listed = load_inline(name="listed", cpp_sources=declared, cuda_sources=cuda, functions=["fill"])
-        other = load_inline(name="other", cpp_sources="double halved(double x);", cuda_sources=cuda, functions=["halved"])
+        declared_other = "double halved(double x);"
+        other = load_inline(name="other", cpp_sources=declared_other, cuda_sources=cuda, functions=["halved"])
         assert [flavour(m) for m in (bare, listed, other)] == ["bare", "bare", "lean"]
         assert other.halved(3) == 1.5 and bare.fill.__doc__ == "fills"
         for module in (bare, listed):
