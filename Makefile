@@ -4,6 +4,8 @@
 PY := PYTHONPATH=src .venv/bin/python
 # Two workers: the heavy tests are compilers, which want a gigabyte each.
 WORKERS ?= 2
+# Tests take from milliseconds to minutes: a worker that has none left takes some of another's.
+SPREAD := -n $(WORKERS) --dist worksteal
 
 .PHONY: demo test quick exhaustive accept lint gpu setup clean help
 
@@ -33,13 +35,13 @@ lint: setup
 	$(PY) -m mypy
 
 test: lint
-	$(PY) -m pytest -n $(WORKERS) --durations=25 -m "not gpu and not exhaustive"
+	$(PY) -m pytest $(SPREAD) --durations=25 -m "not gpu and not exhaustive"
 
 quick: lint
-	$(PY) -m pytest -n $(WORKERS) -m "quick and not gpu"
+	$(PY) -m pytest $(SPREAD) -m "quick and not gpu"
 
 exhaustive: setup
-	$(PY) -m pytest -n $(WORKERS) -m exhaustive
+	$(PY) -m pytest $(SPREAD) -m exhaustive
 
 accept: setup
 	$(PY) tests/fuse/accepted.py

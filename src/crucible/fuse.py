@@ -26,7 +26,7 @@ from crucible.emit.cuda import functor
 from crucible.emit.file import Request, labelled, write_file
 from crucible.emit.host import Mode
 from crucible.graph.capture import Graph, capture
-from crucible.graph.joint import trace
+from crucible.graph.joint import Joint, forward_of, trace
 from crucible.graph.rewrites import run_all
 from crucible.plan.lower import Unsupported, lower
 from crucible.plan.schedule import Plan, schedule
@@ -233,14 +233,15 @@ def _text(graph: Graph) -> str:
 
 
 def _mode(graph: Graph, name: str, options: FuseOptions) -> Mode:
-    mode = _planned(graph, name, options, backward=not options.forward_only)
-    if mode.joint.wanted:
-        mode.inference = _planned(graph, name, options, backward=False)
+    joint = trace(graph, backward=not options.forward_only)
+    inference = forward_of(joint) if joint.wanted else None
+    mode = _planned(graph, name, options, joint)
+    if inference is not None:
+        mode.inference = _planned(graph, name, options, inference)
     return mode
 
 
-def _planned(graph: Graph, name: str, options: FuseOptions, *, backward: bool) -> Mode:
-    joint = trace(graph, backward=backward)
+def _planned(graph: Graph, name: str, options: FuseOptions, joint: Joint) -> Mode:
     roles = [(_identifier(graph, n.name), graph.sources[n.name].kind) for n in graph.placeholders]
     roles += [(f"d_output{i}" if len(joint.tangible) > 1 else "d_output", "tangent") for i in joint.tangible]
     program = lower(joint, _unique(roles), _element(graph))

@@ -7,6 +7,7 @@ of its inputs and the engine; ``measure.py`` says what is compared, ``batch.py``
 from __future__ import annotations
 
 import json
+import linecache
 import subprocess
 import sys
 import traceback
@@ -14,6 +15,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -105,14 +107,23 @@ def _fused(jobs: Sequence[Job]) -> tuple[list[Verdict], list[dict[str, Any]]]:
 
 
 def fuse_job(job: Job) -> Fused:
-    names: dict[str, Any] = {"__name__": "drawn"}
-    exec(compile(job.source, "<drawn>", "exec"), names)
+    names = _imported(job.source)
     model = names["Model"](*names["get_init_inputs"]()).to("meta")
     with torch.device("meta"):
         inputs = names["get_inputs"]()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return fuse_source(job.source, "drawn.py", model, inputs, FuseOptions(engine=job.engine))
+
+
+def _imported(source: str) -> dict[str, Any]:
+    """The names of a Problem file, as if it had been imported: the source of its classes can be looked at."""
+    module = ModuleType("drawn")
+    module.__file__ = "<drawn>"
+    sys.modules["drawn"] = module
+    linecache.cache["<drawn>"] = (len(source), None, source.splitlines(keepends=True), "<drawn>")
+    exec(compile(source, "<drawn>", "exec"), module.__dict__)
+    return module.__dict__
 
 
 def _file(fused: Fused) -> dict[str, Any]:

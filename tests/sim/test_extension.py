@@ -190,3 +190,67 @@ def test_side_streams_and_dropped_launches(run_on_device):
         device.configure(drop_launches=False); ext.one(x)
         assert x.sum().item() == 4
     ''')
+
+
+def test_extensions_without_torch(run_on_device):
+    """Pointers and sizes need nothing of torch's headers; what needs them after all gets them."""
+    run_on_device('''
+        from crucible.build import BuildError
+        from torch.utils.cpp_extension import load_inline
+        cuda = """
+        #include <cuda_runtime.h>
+        #include <stdexcept>
+        __global__ void k(float* p, int n) { if (threadIdx.x < n) p[threadIdx.x] = 1; }
+        void fill(uint64_t p, int64_t n, int threads) {
+          if (n < 0) throw std::runtime_error("a negative size");
+          k<<<1, threads>>>(reinterpret_cast<float*>(p), static_cast<int>(n));
+        }
+        double halved(double x) { return x / 2; }
+        """
+
+        def flavour(module):
+            return open(module.__file__.rsplit("/", 1)[0] + "/flavour").read()
+
+        declared = """
+        #include <pybind11/pybind11.h>
+        #include <cstdint>
+        void fill(uint64_t p, int64_t n, int threads);
+        """
+        binding = declared + """
+        PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("fill", &fill, "fills"); }"""
+        bare = load_inline(name="bare", cpp_sources=binding, cuda_sources=cuda)
+        listed = load_inline(name="listed", cpp_sources=declared, cuda_sources=cuda, functions=["fill"])
+        declared_other = "double halved(double x);"
+        other = load_inline(name="other", cpp_sources=declared_other, cuda_sources=cuda, functions=["halved"])
+        assert [flavour(m) for m in (bare, listed, other)] == ["bare", "bare", "lean"]
+        assert other.halved(3) == 1.5 and bare.fill.__doc__ == "fills"
+        for module in (bare, listed):
+            x = torch.zeros(4, device="cuda")
+            module.fill(x.data_ptr(), 3, 32)
+            assert x.tolist() == [1, 1, 1, 0] and device.reports() == []
+            for arguments, kind, words in (
+                ((x.data_ptr(), -1, 32), RuntimeError, "a negative size"),
+                ((x.data_ptr(), 1.5, 32), TypeError, "argument 2 must be int"),
+                ((x.data_ptr(), 1), TypeError, "takes 3 arguments"),
+            ):
+                try:
+                    module.fill(*arguments)
+                except kind as error:
+                    assert words in str(error), error
+                else:
+                    raise AssertionError(words)
+        try:
+            bare.fill(x.data_ptr(), 5, 32)
+        except RuntimeError as error:
+            assert "crucible-sim" in str(error)
+        (report,) = device.reports()
+        assert report["code"] == "out_of_bounds" and report["tensor"] == "p", report
+        assert "p[threadIdx.x] = 1" in open(__file__).read().splitlines()[report["line"] - 1], report
+        try:
+            load_inline(name="typo", cpp_sources=declared, cuda_sources=cuda.replace("] = 1;", "] = 1"),
+                        functions=["fill"])
+        except BuildError as error:
+            assert error.kind == "compile_error" and "expected" in str(error), error
+        else:
+            raise AssertionError("a typing error compiled")
+    ''')

@@ -21,7 +21,7 @@ from crucible.build.runtime import DEVICE_FLAGS, LINK_FLAGS, runtime_library
 
 SIM = Path(__file__).resolve().parent.parent / "sim"
 TORCH_GLUE = SIM / "torch"
-PRECOMPILED_KEPT = 4  # half a gigabyte each; one a flavour and version in use
+PRECOMPILED_KEPT = 6  # up to half a gigabyte each; one a flavour and version in use
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,7 @@ NO_HALF = tuple(
     f"-D__CUDA_NO_{what}__"
     for what in ("HALF_OPERATORS", "HALF_CONVERSIONS", "BFLOAT16_CONVERSIONS", "HALF2_OPERATORS")
 )
+BARE = Flavour("bare", (*NO_HALF, "-DCRUCIBLE_BARE"), True)
 LEAN = Flavour("lean", NO_HALF, True)
 PYBIND11 = Flavour("pybind11", (*NO_HALF, "-DCRUCIBLE_PYBIND11"), True)
 WHOLE = Flavour("whole", (*NO_HALF, "-DCRUCIBLE_PYBIND11", "-DCRUCIBLE_FULL_TORCH"), False)
@@ -172,12 +173,12 @@ def binding_library(timeout: float = 600.0) -> Path:
     if (given := prebuilt.find("binding")) is not None:
         return given
     source = TORCH_GLUE / "binding" / "binding.cpp"
-    header = TORCH_GLUE / "include" / "crucible_bind.h"
+    headers = [TORCH_GLUE / "include" / name for name in ("crucible_bind.h", "crucible_bind_bare.h")]
 
     def build(folder: Path) -> None:
         includes = [flag for p in toolchain.torch_includes() for flag in ("-isystem", p)]
         command = [
-            toolchain.gxx(), "-std=gnu++20", "-O1", "-fPIC", "-shared", "-w", f"-I{header.parent}", *includes,
+            toolchain.gxx(), "-std=gnu++20", "-O1", "-fPIC", "-shared", "-w", f"-I{headers[0].parent}", *includes,
             str(source),
             "-o", str(folder / "crucible_binding.so"), f"-L{toolchain.torch_lib()}", "-lc10", "-ltorch_cpu",
             "-ltorch_python", f"-Wl,-rpath,{toolchain.torch_lib()}",
@@ -186,7 +187,7 @@ def binding_library(timeout: float = 600.0) -> Path:
         if code:
             raise BuildError("compile_error", "the extension loader does not compile against this torch", log=log)
 
-    key = cache.content_key(*_versions(), source.read_bytes(), header.read_bytes())
+    key = cache.content_key(*_versions(), source.read_bytes(), *(h.read_bytes() for h in headers))
     return cache.entry("binding", key, build) / "crucible_binding.so"
 
 
@@ -206,7 +207,7 @@ def _unit(module: str, chunks: tuple[Chunk, ...], binding: str, flavour: Flavour
     ]
     for chunk in chunks:
         parts.append(f'#line {chunk.line} "{chunk.file}"')
-        text = _PYBIND11_HEADER.sub("", chunk.text) if flavour is LEAN else chunk.text
+        text = _PYBIND11_HEADER.sub("", chunk.text) if flavour in (BARE, LEAN) else chunk.text
         parts.append(rewrite(text, chunk.file, chunk.line))
     if binding:
         parts.append('#line 1 "functions= list of load_inline"')
@@ -292,17 +293,26 @@ def _compile(
     return objects
 
 
+# Names and headers of torch. A source without them (fused files hand over pointers and sizes) compiles in a third of
+# the time without torch; where that fails because it had relied on something of torch's all the same, LEAN is next.
+_SPEAKS_TORCH = re.compile(
+    r"\b(?:torch|at|c10|py|pybind11)\s*::|[<\"](?:torch|ATen|c10|pybind11)/|\b(?:AT|TORCH|C10)_(?!EXTENSION_NAME\b)\w+"
+)
+
+
 def _first_flavour(spec: Extension) -> Flavour:
     text = _PYBIND11_HEADER.sub("", _masked(spec.cpp + spec.cuda))
     if re.search(r"\bpy::|\bpybind11::|<pybind11/|\btorch/python\.h", text):
         return PYBIND11
-    return LEAN
+    return LEAN if _SPEAKS_TORCH.search(text) else BARE
 
 
 def _needs_more(error: BuildError, flavour: Flavour) -> Flavour | None:
     """The next flavour to try, where the error says that something outside this one is missing."""
     if error.kind != "compile_error":
         return None
+    if flavour is BARE:
+        return LEAN
     if re.search(r"torch::(nn|autograd|jit|optim|data)\b|not a member of .torch.", error.log) and flavour is not WHOLE:
         return WHOLE
     if flavour is LEAN and re.search(r"crucible::bind|crucible_fill|pybind", error.log):
@@ -329,11 +339,10 @@ def build(spec: Extension, run: toolchain.Runner = toolchain.run) -> Built:
                 if more is None:
                     raise
                 flavour = more
-        glue, runtime = glue_library(), runtime_library()
+        runtime = runtime_library()
         command = [
             toolchain.gxx(), "-shared", *LINK_FLAGS, *objects, "-o", str(folder / f"{module}.so"),
-            str(glue), str(runtime), f"-L{toolchain.torch_lib()}", "-lc10", "-ltorch_cpu", "-ltorch",
-            *([] if flavour is LEAN else ["-ltorch_python"]), f"-Wl,-rpath,{toolchain.torch_lib()}",
+            str(runtime), *([] if flavour is BARE else [str(glue_library()), *_torch_libraries(flavour)]),
         ]  # fmt: skip
         code, log = run(command, timeout=spec.timeout, cwd=str(folder))
         if code:
@@ -343,8 +352,13 @@ def build(spec: Extension, run: toolchain.Runner = toolchain.run) -> Built:
         (folder / "flavour").write_text(flavour.name)
 
     place = cache.entry("extensions", key, make)
-    pybind11 = (place / "flavour").read_text() != LEAN.name
+    pybind11 = (place / "flavour").read_text() not in (BARE.name, LEAN.name)
     return Built(module, place / f"{module}.so", pybind11, time.perf_counter() - start, cached)
+
+
+def _torch_libraries(flavour: Flavour) -> list[str]:
+    names = ["-lc10", "-ltorch_cpu", "-ltorch", *([] if flavour is LEAN else ["-ltorch_python"])]
+    return [f"-L{toolchain.torch_lib()}", *names, f"-Wl,-rpath,{toolchain.torch_lib()}"]
 
 
 def _link_message(log: str) -> str:

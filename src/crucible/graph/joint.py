@@ -101,6 +101,23 @@ def trace(graph: Graph, *, backward: bool = True) -> Joint:
     )  # fmt: skip
 
 
+def forward_of(joint: Joint) -> Joint:
+    """The forward alone, out of a graph that has both."""
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    graph.graph_copy(joint.graph, copies)
+
+    def copied(values: list[Any]) -> list[Any]:
+        return list(fx.map_arg(values, copies.__getitem__))
+
+    updates, outputs = copied(joint.updates), copied(joint.outputs)
+    graph.output((updates, outputs, []))
+    graph.eliminate_dead_code()
+    for tangent in joint.tangents:
+        graph.erase_node(copies[tangent])
+    return Joint(graph, [copies[p] for p in joint.primals], [], updates, outputs, [], [], [], joint.guards)
+
+
 def _guards(fakes: Sequence[Any]) -> list[Any]:
     """Conditions under which the graph was traced: equations, and whatever the Model itself asks of its sizes.
 

@@ -101,6 +101,7 @@ double element(int kind, uint32_t bits) {
 
 struct Operand {
     std::vector<double> values;   // [row][k]
+    std::vector<int> exponents;
     bool finite = true;
     std::vector<char> zero;       // by row
 };
@@ -143,6 +144,8 @@ struct Reading {   // one operand in shared memory, on behalf of the warpgroup
 // Rows of zeros add nothing to a sum where the other operand is finite: most rows of a ragged tile.
 void look_at(Operand& o, int rows, int k) {
     o.zero.assign(size_t(rows), 1);
+    o.exponents.resize(o.values.size());
+    for (size_t i = 0; i < o.values.size(); i++) o.exponents[i] = tensor::exponent_of(o.values[i]);
     for (int row = 0; row < rows; row++)
         for (int i = 0; i < k; i++) {
             const double v = o.values[size_t(row * k + i)];
@@ -164,7 +167,9 @@ template <int K> void multiply(Warpgroup& g, const Operand& a, const Operand& b,
                     const float c = accumulate ? d : 0.f;
                     // only -0 could change, by a product of +0
                     if (a.finite && b.finite && (a.zero[row] || b.zero[column]) && (c != 0 || !std::signbit(c))) d = c;
-                    else d = tensor::aligned_sum<K>(c, &a.values[row * K], &b.values[column * K]);
+                    else
+                        d = tensor::aligned_sum<K>(c, &a.values[row * K], &b.values[column * K], &a.exponents[row * K],
+                                                   &b.exponents[column * K]);
                 }
             }
     }

@@ -23,6 +23,7 @@ namespace csim::mma {
 enum class Acc { f32, f16, s32, f64 };
 
 using tensor::aligned_sum;
+using tensor::exponent_of;
 using tensor::half_bits_to_float;
 using tensor::toward_zero;
 CSIM_EXEC inline uint32_t float_to_half_bits(double x) { return bit_cast<uint16_t>(__double2half(x)); }
@@ -82,6 +83,7 @@ template <class A, class B, Acc ACC, int M, int K, class R> struct Multiply {
     CSIM_EXEC static void exec(void* const* slots, unsigned) {
         if (!whole_warp(slots)) return;
         Value a[M][K], b[8][K];
+        int a_e[M][K], b_e[8][K];  // exponents, for Acc::f32
         for (int lane = 0; lane < 32; ++lane) {
             auto* s = static_cast<Slot<R>*>(slots[lane]);
             s->complete = true;
@@ -91,6 +93,10 @@ template <class A, class B, Acc ACC, int M, int K, class R> struct Multiply {
                     int k = kb * 4 * E + t * E + i;
                     for (int half = 0; half < HALVES; ++half) a[g + 8 * half][k] = A::at(s->a[kb * HALVES + half], i);
                     b[g][k] = B::at(s->b[kb], i);
+                    if constexpr (ACC == Acc::f32) {
+                        for (int half = 0; half < HALVES; ++half) a_e[g + 8 * half][k] = exponent_of(a[g + 8 * half][k]);
+                        b_e[g][k] = exponent_of(b[g][k]);
+                    }
                 }
         }
         // Rows of zeros add nothing to a sum where the other operand is finite: most rows of a ragged last tile.
@@ -119,7 +125,8 @@ template <class A, class B, Acc ACC, int M, int K, class R> struct Multiply {
                 for (int j = 0; j < 2; ++j) {
                     sum[j] = accumulator(s->c, half, j);
                     const Value *row = a[g + 8 * half], *column = b[2 * t + j];
-                    if constexpr (ACC == Acc::f32) sum[j] = aligned_sum<K>(sum[j], row, column);
+                    if constexpr (ACC == Acc::f32)
+                        sum[j] = aligned_sum<K>(sum[j], row, column, a_e[g + 8 * half], b_e[2 * t + j]);
                     else
                         for (int k = 0; k < K; ++k) sum[j] += row[k] * column[k];
                 }

@@ -9,6 +9,7 @@
 #include <array>
 
 #include "crucible_bind.h"
+#include "crucible_bind_bare.h"
 
 using crucible::bind::Entry;
 using crucible::bind::IValue;
@@ -82,6 +83,13 @@ PyObject* call(PyObject* self, PyObject* args) {
   END_HANDLE_TH_ERRORS
 }
 
+void add_bare(void* module, const char* name, const char* doc, size_t arity, crucible::bind::BareFunction function,
+              crucible::bind::BareCall call) {
+  Entry entry = crucible::bind::whole_entry(name, arity, [=](const int64_t* values) { call(function, values); });
+  entry.doc = doc;
+  static_cast<Module*>(module)->entries.push_back(std::move(entry));
+}
+
 PyObject* load(PyObject*, PyObject* args) {
   const char *path, *name;
   if (!PyArg_ParseTuple(args, "ss", &path, &name)) return nullptr;
@@ -91,13 +99,14 @@ PyObject* load(PyObject*, PyObject* args) {
     return nullptr;
   }
   auto* fill = reinterpret_cast<void (*)(Module*)>(dlsym(library, "crucible_module"));
-  if (!fill) {
+  auto* fill_bare = reinterpret_cast<void (*)(crucible::bind::BareAdd, void*)>(dlsym(library, "crucible_bare_module"));
+  if (!fill && !fill_bare) {
     PyErr_Format(PyExc_ImportError, "%s offers no functions", path);
     return nullptr;
   }
   auto* module = new Module;  // lives as long as the process, like the library
   HANDLE_TH_ERRORS
-  fill(module);
+  fill ? fill(module) : fill_bare(&add_bare, module);
   END_HANDLE_TH_ERRORS
   PyObject* out = PyModule_New(name);
   for (const Entry& entry : module->entries) {

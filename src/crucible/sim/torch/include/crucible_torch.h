@@ -33,7 +33,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#ifdef CRUCIBLE_FULL_TORCH  // torch::nn, torch::autograd and the rest: three times slower to compile, seldom needed
+#ifdef CRUCIBLE_BARE  // a source that speaks of pointers and sizes only: nothing of torch
+#elif defined CRUCIBLE_FULL_TORCH  // torch::nn, torch::autograd and the rest: three times slower to compile, seldom needed
 #define CRUCIBLE_INSIDE_PREFIX
 #include <torch/extension.h>
 #undef CRUCIBLE_INSIDE_PREFIX
@@ -59,8 +60,11 @@
 
 #include "crucible_sim.h"
 
+#ifdef CRUCIBLE_BARE
+#include "crucible_bind_bare.h"
+#else
 #include "crucible_c10.h"
-
 #ifndef CRUCIBLE_PYBIND11
 #include "crucible_bind.h"
+#endif
 #endif
