@@ -1,0 +1,778 @@
+// The contraction engine on Hopper's tensor cores (wgmma, compute capability 9.0a), for the functors of contract.cuh.
+//
+// 1. Packing: a kernel reads both operands through the functor and writes them as half numbers in the very order of
+//    shared memory: for each tile of lines (128 rows of A, BN columns of B) and each 64 k, one contiguous piece of
+//    [plane][line][64 k], lines of 128 bytes whose 16-byte chunks are permuted by the line's number (the hardware's
+//    128-byte swizzle), zeros where a tile reaches past the end. So the product's kernel fetches with plain bulk copies.
+// 2. The product: blocks that stay on their processors, in clusters of two that share one operand's pieces. One thread
+//    produces (bulk copies; of the shared operand each block brings half, for both), two warpgroups consume, 64 x BN each.
+//    They take turns at the tensor cores, so that one adds while the other multiplies.
+// 3. The functor's epilogue, a warp for each row, through shared memory of its own: the next tile's copies go on meanwhile.
+// 4. Where half numbers cannot hold the operands, a flag is raised, and the last launch, which otherwise returns at once,
+//    does everything again with the mma engine of the same grade and as many columns in a tile.
+//
+// Grades:
+//   Fp32    a line is scaled by a power of two so that its largest element lies in [2^14, 2^15), and split into two half
+//           numbers, hi + lo: 22 bits. Three products; every 64 k start a fresh accumulator, the small products first
+//           (tensor cores cut what they add), which goes to ordinary registers by rounded adds.
+//   Tf32    the same scale, hi alone: half has the 11 bits of tf32 at twice the rate.
+//   Native  elements as they are (half or bfloat16), one product. Never done again.
+// The range: elements below 2^-18 of their line's largest (2^-29 in grade Tf32) lose up to 2^-25 (scaled) each. Packing
+// counts them for each line, n. A sum is then off by at most 2^-25 * 2^15 * (n of its row + n of its column), and that must
+// be small against the sums themselves: for each row of a tile and for each column within a warp's 16 rows some sum must
+// be 2^20 (2^14) times larger. Sums of zero by cancellation alone do no harm, a row or column of losses is seen. A line
+// with inf or nan always raises the flag.
+//
+// Shared memory: STAGES of PLANES * (128 + BN) * 128 bytes, and 8 rows of each consumer warp on their way out.
+// Registers: BN / 2 accumulators and BN / 2 sums.
+// Bytes: each operand read once or twice (once where k runs along memory and there are at most 8192), its planes written
+// once; the product reads A's planes once for each tile of columns from L2, B's once for each tile of rows, the shared
+// one's half as often. Operations: 2 * M * N * K, three times that in grade Fp32.
+#pragma once
+
+#include <cuda_fp16.h>
+
+#include "contract.cuh"
+#include "wgmma.cuh"
+
+namespace crucible {
+
+// ---- instructions beside those of wgmma.cuh
+#if CRUCIBLE_HAS_WGMMA
+#define CRUCIBLE_TEN(t) \
+  "%" t "0, %" t "1, %" t "2, %" t "3, %" t "4, %" t "5, %" t "6, %" t "7, %" t "8, %" t "9, "
+#define CRUCIBLE_D8(i)                                                                                         \
+  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
+      "+f"(d[i + 7])
+#define CRUCIBLE_R16 CRUCIBLE_TEN("") "%10, %11, %12, %13, %14, %15"
+#define CRUCIBLE_D16 CRUCIBLE_D8(0), CRUCIBLE_D8(8)
+#define CRUCIBLE_R32 CRUCIBLE_TEN("") CRUCIBLE_TEN("1") CRUCIBLE_TEN("2") "%30, %31"
+#define CRUCIBLE_D32 CRUCIBLE_D16, CRUCIBLE_D8(16), CRUCIBLE_D8(24)
+#define CRUCIBLE_R64                                                                                             \
+  CRUCIBLE_TEN("") CRUCIBLE_TEN("1") CRUCIBLE_TEN("2") CRUCIBLE_TEN("3") CRUCIBLE_TEN("4") CRUCIBLE_TEN("5") \
+  "%60, %61, %62, %63"
+#define CRUCIBLE_D64 CRUCIBLE_D32, CRUCIBLE_D8(32), CRUCIBLE_D8(40), CRUCIBLE_D8(48), CRUCIBLE_D8(56)
+// Columns, type, kind of operands, registers, and the numbers of the three operands after them.
+#define CRUCIBLE_WGMMA(N, TYPE, KIND, R, D, A, B, MORE)                                                              \
+  template <>                                                                                                        \
+  struct Wgmma<N, Operands::KIND> {                                                                                  \
+    static __device__ __forceinline__ void multiply(float (&d)[N / 2], uint64_t a, uint64_t b, int more) {           \
+      asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" MORE ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N            \
+                   "k16.f32." TYPE "." TYPE " {" R "}, %" A ", %" B ", p, 1, 1, 0, 0;\n}\n"                          \
+                   : D                                                                                               \
+                   : "l"(a), "l"(b), "r"(more));                                                                     \
+    }                                                                                                                \
+  };
+#define CRUCIBLE_WGMMAS(TYPE, KIND)                                           \
+  CRUCIBLE_WGMMA(32, TYPE, KIND, CRUCIBLE_R16, CRUCIBLE_D16, "16", "17", "18") \
+  CRUCIBLE_WGMMA(64, TYPE, KIND, CRUCIBLE_R32, CRUCIBLE_D32, "32", "33", "34") \
+  CRUCIBLE_WGMMA(128, TYPE, KIND, CRUCIBLE_R64, CRUCIBLE_D64, "64", "65", "66")
+#if CRUCIBLE_SCALAR == 2
+CRUCIBLE_WGMMAS("f16", Native)
+#elif CRUCIBLE_SCALAR == 3
+CRUCIBLE_WGMMAS("bf16", Native)
+#else
+CRUCIBLE_WGMMAS("f16", Half)
+#endif
+
+// Lines of 128 bytes in groups of eight, chunks swizzled; 16 k further is 2 more in the lowest field.
+__device__ __forceinline__ uint64_t swizzled_at(unsigned address) {
+  return static_cast<uint64_t>((address & 0x3ffffu) >> 4) | uint64_t(1) << 16 | uint64_t(64) << 32 | uint64_t(1) << 62;
+}
+__device__ __forceinline__ unsigned cluster_rank() {
+  unsigned rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+__device__ __forceinline__ void cluster_meet() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+// At the same barrier of a block of the cluster. Nothing is released: what was read, tensor cores read. (A release to the
+// cluster would be a fence in the main loop: a tenth of the whole time.)
+__device__ __forceinline__ void barrier_arrive_at(unsigned barrier, unsigned block) {
+  asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
+               "mbarrier.arrive.shared::cluster.b64 _, [there];\n}\n" ::"r"(barrier), "r"(block) : "memory");
+}
+__device__ __forceinline__ void barrier_wait_cluster(unsigned barrier, unsigned parity) {
+  unsigned passed;
+  do {
+    asm volatile(
+        "{\n.reg .pred p;\n"
+        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, p;\n}\n"
+        : "=r"(passed) : "r"(barrier), "r"(parity) : "memory");
+  } while (!passed);
+}
+// To the same place of both blocks of the cluster; the bytes count on the same barrier of each.
+__device__ __forceinline__ void bulk_copy_both(unsigned to, const void* from, unsigned bytes, unsigned barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;"
+      ::"r"(to), "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier), "h"(static_cast<unsigned short>(3))
+      : "memory");
+}
+#endif
+
+// ---- tiles and the packed operands
+
+// BN columns: 32, 64 or 128.
+template <int BN_, Grade grade_>
+struct WgmmaTile {
+  static constexpr Grade grade = grade_;
+  static constexpr int BM = 128, BN = BN_, BK = 64;
+  static constexpr int PLANES = grade == Grade::Fp32 ? 2 : 1;
+  static constexpr int A_BYTES = PLANES * BM * 128, B_BYTES = PLANES * BN * 128, STAGE = A_BYTES + B_BYTES;
+  static constexpr int CONSUMERS = 256, threads = 128 + CONSUMERS;
+  static constexpr int row_stride = BN + 8;  // of rows on their way out
+  static constexpr int OUT_BYTES = CONSUMERS / 32 * 8 * row_stride * 4;
+  static constexpr int BARRIERS = 256;  // bytes
+  static constexpr int STAGES = smaller((227 * 1024 - OUT_BYTES - BARRIERS) / STAGE, 8);
+  static constexpr int shared_bytes = STAGES * STAGE + OUT_BYTES + BARRIERS;
+  static constexpr bool scaled = grade != Grade::Native;
+  static constexpr Operands kind = scaled ? Operands::Half : Operands::Native;
+  // What is done again is done with this.
+  using Other = Mma<128, BN, grade == Grade::Native || BN == 128 ? 32 : 16, BN == 32 ? 32 : 64, 32, grade>;
+  static_assert(STAGES >= 2, "no room for two stages");
+};
+
+// What undoes a line's scale, and how many of its elements lost bits: nan for a line with inf or nan, -inf for zeros.
+struct LineScale {
+  float factor, lossy;
+};
+
+struct PackedOperand {
+  unsigned char* pieces;
+  LineScale* scales;  // [batch][line], whole tiles
+  unsigned* peaks;    // [chunk of k][batch][line], where neighbours are not along k
+  int64_t lines;      // of all batches, whole tiles
+  int64_t blocks;     // thread blocks that pack it
+};
+
+struct Packing {
+  PackedOperand a, b;
+  int* again;         // the flag
+  int64_t depth;      // in pieces
+  int tiles_m, tiles_n, batches;
+  int warps;          // that share a line in packing, where neighbours are along k
+  bool pair_rows;     // a cluster's two tiles are neighbours in m and share B; otherwise neighbours in n, and share A
+};
+
+constexpr int PACK_THREADS = 256, PACK_KEPT = 16, PACK_CHUNK = 8;  // steps kept in registers; pieces in a chunk of k
+
+// ---- packing
+
+#if CRUCIBLE_HAS_MMA
+// The exponent that brings a line's largest element to [2^14, 2^15); its bits order as integers.
+__device__ __forceinline__ int line_exponent(unsigned peak) {
+  const int e = static_cast<int>(peak >> 23);
+  return e == 255 ? 0 : 14 + 127 - (e == 0 ? 1 : e);
+}
+__device__ __forceinline__ LineScale line_scale(unsigned peak, float lossy) {
+  const int e = line_exponent(peak);
+  return {scaled(1.0f, -e), peak == 0 ? -INFINITY : peak >= 0x7f800000u ? NAN : lossy};
+}
+__device__ __forceinline__ unsigned absolute_bits(float x) { return __float_as_uint(x) & 0x7fffffffu; }
+
+// Two neighbouring k as words of the planes. Returns how many of the two lost bits.
+template <class W>
+__device__ __forceinline__ int pack_pair(float x, float y, int exponent, unsigned (&words)[W::PLANES]) {
+  if constexpr (!W::scaled) {
+    words[0] = pack(x, y);
+    return 0;
+  } else {
+    const float2 from = {scaled(x, exponent), scaled(y, exponent)};
+    const __half2 hi = __floats2half2_rn(from.x, from.y);
+    words[0] = reinterpret_cast<const unsigned&>(hi);
+    const float2 near = __half22float2(hi);
+    float2 rest = {from.x - near.x, from.y - near.y};
+    if constexpr (W::PLANES == 2) {
+      const __half2 lo = __floats2half2_rn(rest.x, rest.y);
+      words[1] = reinterpret_cast<const unsigned&>(lo);
+      const float2 low = __half22float2(lo);
+      rest = {rest.x - low.x, rest.y - low.y};
+    }
+    constexpr float fair = W::PLANES == 2 ? 0x1p-22f : 0x1p-11f;  // what rounding may cost
+    return (fabsf(rest.x) > fair * fabsf(from.x)) + (fabsf(rest.y) > fair * fabsf(from.y));
+  }
+}
+
+// A warp writes 64 k of a line, a word of each plane a lane.
+template <class W, int LINES>
+__device__ __forceinline__ void put_words(const PackedOperand& to, int64_t depth, int64_t line, int64_t piece,
+                                          const unsigned (&words)[W::PLANES]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, r = static_cast<int>(line % LINES);
+  unsigned char* at = to.pieces + (line / LINES * depth + piece) * (W::PLANES * LINES * 128) + r * 128 +
+                      (((lane / 4) ^ (r & 7)) * 16 + lane % 4 * 4);
+#pragma unroll
+  for (int plane = 0; plane < W::PLANES; ++plane)
+    *reinterpret_cast<unsigned*>(at + plane * LINES * 128) = words[plane];
+}
+
+// Where neighbours are along k: 1, 2, 4 or 8 warps to a line, 64 k a step, two neighbouring k to a lane. What a lane
+// reads in its first PACK_KEPT steps it keeps until the line's largest element is known; more is read twice.
+template <class W, class Operand, int LINES, class P>
+__device__ __forceinline__ void pack_along(const P& p, const Packing& all, const PackedOperand& to, int64_t block) {
+  __shared__ unsigned shared_peaks[PACK_THREADS / 32];
+  __shared__ int shared_lossy[PACK_THREADS / 32];
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int warps = all.warps, first = warp / warps * warps, part = warp - first;
+  const int64_t line = block * (PACK_THREADS / 32 / warps) + warp / warps;
+  const int64_t padded = to.lines / all.batches;
+  const Index z = static_cast<Index>(line / padded), of_batch = static_cast<Index>(line % padded);
+  const bool there = line < to.lines && of_batch < Operand::lines(p);
+  const Index depth = there ? p.depth() : 0;
+  const typename Operand::Line place = Operand::line(p, there ? z : 0, there ? of_batch : 0);
+  const auto at = [&](Index k) { return k < depth ? static_cast<float>(Operand::at(p, place, k)) : 0.0f; };
+
+  float kept[PACK_KEPT][2];
+  unsigned peak = 0;
+#pragma unroll
+  for (int s = 0; s < PACK_KEPT; ++s) {
+    const Index k = (part + s * warps) * 64 + lane * 2;
+    kept[s][0] = at(k);
+    kept[s][1] = at(k + 1);
+  }
+  int exponent = 0, lossy = 0;
+  if constexpr (W::scaled) {
+#pragma unroll
+    for (int s = 0; s < PACK_KEPT; ++s) peak = max(peak, max(absolute_bits(kept[s][0]), absolute_bits(kept[s][1])));
+#pragma unroll 4
+    for (int64_t piece = part + PACK_KEPT * warps; piece < all.depth; piece += warps) {
+      const Index k = static_cast<Index>(piece * 64) + lane * 2;
+      peak = max(peak, max(absolute_bits(at(k)), absolute_bits(at(k + 1))));
+    }
+    peak = __reduce_max_sync(0xffffffffu, peak);
+    if (lane == 0) shared_peaks[warp] = peak;
+    __syncthreads();
+    for (int i = 0; i < warps; ++i) peak = max(peak, shared_peaks[first + i]);
+    exponent = line_exponent(peak);
+  }
+  const bool stored = line < to.lines;
+  unsigned words[W::PLANES];
+#pragma unroll
+  for (int s = 0; s < PACK_KEPT; ++s) {
+    const int64_t piece = part + s * warps;
+    if (!stored || piece >= all.depth) break;
+    lossy += pack_pair<W>(kept[s][0], kept[s][1], exponent, words);
+    put_words<W, LINES>(to, all.depth, line, piece, words);
+  }
+  if (stored)
+#pragma unroll 4
+    for (int64_t piece = part + PACK_KEPT * warps; piece < all.depth; piece += warps) {
+      const Index k = static_cast<Index>(piece * 64) + lane * 2;
+      lossy += pack_pair<W>(at(k), at(k + 1), exponent, words);
+      put_words<W, LINES>(to, all.depth, line, piece, words);
+    }
+  if constexpr (W::scaled) {
+    lossy = __reduce_add_sync(0xffffffffu, lossy);
+    if (lane == 0) shared_lossy[warp] = lossy;
+    __syncthreads();
+    lossy = 0;
+    for (int i = 0; i < warps; ++i) lossy += shared_lossy[first + i];
+    if (stored && part == 0 && lane == 0) to.scales[line] = line_scale(peak, static_cast<float>(lossy));
+  }
+}
+
+// Where neighbours are not along k, a block takes 32 lines and a chunk of k, a lane for each line. Peaks come first, in
+// a launch of their own, for each chunk; then everything is read again and turned through shared memory.
+struct Across {
+  int64_t line;  // the first
+  int64_t chunk;
+  __device__ __forceinline__ Across(const PackedOperand& to, int64_t block)
+      : line(block % (to.lines / 32) * 32), chunk(block / (to.lines / 32)) {}
+};
+
+template <class Operand, class P>
+__device__ __forceinline__ void peaks_across(const P& p, const Packing& all, const PackedOperand& to, int64_t block) {
+  __shared__ unsigned shared_peaks[PACK_THREADS / 32][32];
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const Across part(to, block);
+  const int64_t line = part.line + lane, padded = to.lines / all.batches;
+  const Index z = static_cast<Index>(line / padded), of_batch = static_cast<Index>(line % padded);
+  const bool there = of_batch < Operand::lines(p);
+  const Index begin = static_cast<Index>(part.chunk * PACK_CHUNK * 64), left = (there ? p.depth() : begin) - begin;
+  const typename Operand::Line place = Operand::line(p, there ? z : 0, there ? of_batch : 0);
+  unsigned peak = 0;
+#pragma unroll 16
+  for (int k = warp; k < PACK_CHUNK * 64; k += PACK_THREADS / 32)
+    if (k < left) peak = max(peak, absolute_bits(static_cast<float>(Operand::at(p, place, begin + k))));
+  shared_peaks[warp][lane] = peak;
+  __syncthreads();
+  if (warp > 0) return;
+#pragma unroll
+  for (int i = 1; i < PACK_THREADS / 32; ++i) peak = max(peak, shared_peaks[i][lane]);
+  to.peaks[part.chunk * to.lines + line] = peak;
+  if (part.chunk == 0) to.scales[line].lossy = 0;
+}
+
+template <class W, class Operand, int LINES, class P>
+__device__ __forceinline__ void pack_across(const P& p, const Packing& all, const PackedOperand& to, int64_t block) {
+  constexpr int WARPS = PACK_THREADS / 32, OWN = 32 / WARPS;  // lines that a warp writes
+  __shared__ float turned[64][33];
+  __shared__ unsigned line_peaks[32];
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const Across part(to, block);
+  const int64_t line = part.line + lane, padded = to.lines / all.batches;
+  const Index z = static_cast<Index>(line / padded), of_batch = static_cast<Index>(line % padded);
+  const bool there = of_batch < Operand::lines(p);
+  const Index depth = there ? p.depth() : 0;
+  const typename Operand::Line place = Operand::line(p, there ? z : 0, there ? of_batch : 0);
+  int exponents[OWN] = {}, lossy[OWN] = {};
+  if constexpr (W::scaled) {
+    const int64_t chunks = (all.depth - 1) / PACK_CHUNK + 1;
+    if (warp == 0) {
+      unsigned peak = 0;
+      for (int64_t c = 0; c < chunks; ++c) peak = max(peak, to.peaks[c * to.lines + line]);
+      line_peaks[lane] = peak;
+      if (part.chunk == 0) {
+        const LineScale made = line_scale(peak, 0);
+        to.scales[line].factor = made.factor;
+        if (made.lossy != 0) atomicAdd(&to.scales[line].lossy, made.lossy);  // inf and nan swallow every count
+      }
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < OWN; ++i) exponents[i] = line_exponent(line_peaks[warp * OWN + i]);
+  }
+  const int64_t begin = part.chunk * PACK_CHUNK, end = all.depth - begin < PACK_CHUNK ? all.depth : begin + PACK_CHUNK;
+#pragma unroll 1
+  for (int64_t piece = begin; piece < end; ++piece) {
+    float values[64 / WARPS];
+#pragma unroll
+    for (int i = 0; i < 64 / WARPS; ++i) {
+      const Index k = static_cast<Index>(piece * 64) + warp + i * WARPS;
+      values[i] = k < depth ? static_cast<float>(Operand::at(p, place, k)) : 0.0f;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < 64 / WARPS; ++i) turned[warp + i * WARPS][lane] = values[i];
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < OWN; ++i) {
+      unsigned words[W::PLANES];
+      const int own = warp * OWN + i;
+      lossy[i] += pack_pair<W>(turned[2 * lane][own], turned[2 * lane + 1][own], exponents[i], words);
+      put_words<W, LINES>(to, all.depth, part.line + own, piece, words);
+    }
+  }
+  if constexpr (W::scaled) {
+#pragma unroll
+    for (int i = 0; i < OWN; ++i) {
+      const int count = __reduce_add_sync(0xffffffffu, lossy[i]);
+      if (lane == 0 && count > 0) atomicAdd(&to.scales[part.line + warp * OWN + i].lossy, static_cast<float>(count));
+    }
+  }
+}
+
+template <class W, class P>
+__device__ __forceinline__ void pack_block(const P& p, const Packing& all, int64_t block) {
+  if (block == 0 && threadIdx.x == 0) *all.again = 0;
+  if (block < all.a.blocks) {
+    if constexpr (P::a_along_k)
+      pack_along<W, OperandA<P>, W::BM>(p, all, all.a, block);
+    else
+      pack_across<W, OperandA<P>, W::BM>(p, all, all.a, block);
+  } else {
+    if constexpr (P::b_along_k)
+      pack_along<W, OperandB<P>, W::BN>(p, all, all.b, block - all.a.blocks);
+    else
+      pack_across<W, OperandB<P>, W::BN>(p, all, all.b, block - all.a.blocks);
+  }
+}
+
+template <class P>
+__device__ __forceinline__ void peaks_block(const P& p, const Packing& all, int64_t block) {
+  const int64_t first = P::a_along_k ? 0 : all.a.blocks;
+  if (block < first) {
+    if constexpr (!P::a_along_k) peaks_across<OperandA<P>>(p, all, all.a, block);
+  } else {
+    if constexpr (!P::b_along_k) peaks_across<OperandB<P>>(p, all, all.b, block - first);
+  }
+}
+#endif
+
+template <class P>
+__global__ void __launch_bounds__(PACK_THREADS) wgmma_peaks_kernel(const __grid_constant__ P p,
+                                                                   const __grid_constant__ Packing all) {
+#if CRUCIBLE_HAS_MMA
+  peaks_block(p, all, blockIdx.x);
+#endif
+}
+
+// B first and its last lines first of all: what the product reads first is then still in L2.
+template <class W, class P>
+__global__ void __launch_bounds__(PACK_THREADS, 3) wgmma_pack_kernel(const __grid_constant__ P p,
+                                                                     const __grid_constant__ Packing all) {
+#if CRUCIBLE_HAS_MMA
+  pack_block<W>(p, all, static_cast<int64_t>(gridDim.x) - 1 - blockIdx.x);
+#endif
+}
+
+// ---- the product
+
+#if CRUCIBLE_HAS_WGMMA
+// Whether what half numbers lost is small against a warp's sums. `rows` and `columns` are the scales of this thread's.
+template <class W>
+__device__ __forceinline__ bool sums_hold(const float (&sums)[W::BN / 2], const LineScale (&rows)[2],
+                                          const LineScale* columns) {
+  constexpr float LIMIT = W::grade == Grade::Fp32 ? 0x1p10f : 0x1p4f;
+  bool bad = false;
+#pragma unroll
+  for (int j = 0; j < W::BN / 8; ++j) {
+    const float4 two = *reinterpret_cast<const float4*>(columns + j * 8);
+#pragma unroll
+    for (int r = 0; r < 4; ++r)
+      bad |= !(fabsf(sums[j * 4 + r]) >= LIMIT * (rows[r / 2].lossy + (r % 2 ? two.w : two.y)));
+  }
+  if (!__any_sync(0xffffffffu, bad)) return true;
+  // Some sum is small: a row or a column of small ones? Zero rows and columns (-inf) say nothing.
+  bool row_bad[2] = {false, false}, row_good[2] = {false, false}, hold = true;
+#pragma unroll
+  for (int j = 0; j < W::BN / 8; ++j) {
+    const float4 two = *reinterpret_cast<const float4*>(columns + j * 8);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      bool column_bad = false, column_good = false;
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const float least = LIMIT * (rows[h].lossy + (i ? two.w : two.y));
+        const bool good = fabsf(sums[j * 4 + h * 2 + i]) >= least;
+        row_bad[h] |= !good;
+        column_bad |= !good;
+        row_good[h] |= good && least >= 0;
+        column_good |= good && least >= 0;
+      }
+      unsigned some = __ballot_sync(0xffffffffu, column_good), none = __ballot_sync(0xffffffffu, column_bad);
+#pragma unroll
+      for (int shift = 16; shift >= 4; shift /= 2) {
+        some |= some >> shift;
+        none |= none >> shift;
+      }
+      hold = hold && (none & ~some & 0xfu) == 0;
+    }
+  }
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    unsigned some = __ballot_sync(0xffffffffu, row_good[h]), none = __ballot_sync(0xffffffffu, row_bad[h]);
+#pragma unroll
+    for (int shift = 2; shift >= 1; shift /= 2) {
+      some |= some >> shift;
+      none |= none >> shift;
+    }
+    hold = hold && (none & ~some & 0x11111111u) == 0;
+  }
+  return hold;
+}
+
+// A cluster's tiles, one after another.
+struct ClusterTiles {
+  unsigned next, step, pairs_m, pairs_n, total;
+  bool pair_rows;
+  __device__ __forceinline__ explicit ClusterTiles(const Packing& all)
+      : next(blockIdx.x / 2), step(gridDim.x / 2), pairs_m(all.pair_rows ? (all.tiles_m + 1) / 2 : all.tiles_m),
+        pairs_n(all.pair_rows ? all.tiles_n : (all.tiles_n + 1) / 2), total(pairs_m * pairs_n * all.batches),
+        pair_rows(all.pair_rows) {}
+  // This block's tile of the next pair; it may lie past the last.
+  __device__ __forceinline__ bool take(unsigned rank, TilePlace& tile) {
+    if (next >= total) return false;
+    tile = tile_place(next, pairs_m, pairs_n);
+    next += step;
+    if (pair_rows)
+      tile.m = tile.m * 2 + static_cast<Index>(rank);
+    else
+      tile.n = tile.n * 2 + static_cast<Index>(rank);
+    return true;
+  }
+};
+
+template <class W>
+struct Ring {
+  int slot = 0;
+  unsigned parity = 0;
+  __device__ __forceinline__ void advance() {
+    if (++slot == W::STAGES) {
+      slot = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// Where things lie in shared memory.
+template <class W>
+struct WgmmaShared {
+  unsigned base;
+  __device__ __forceinline__ unsigned a(int slot) const { return base + slot * W::STAGE; }
+  __device__ __forceinline__ unsigned b(int slot) const { return base + slot * W::STAGE + W::A_BYTES; }
+  __device__ __forceinline__ unsigned full(int slot) const { return base + W::STAGES * W::STAGE + W::OUT_BYTES + 8 * slot; }
+  __device__ __forceinline__ unsigned empty(int slot) const { return full(slot) + 8 * W::STAGES; }
+};
+
+// The producer, one thread. A tile past the last takes the last one's place: the partner needs its half.
+template <class W>
+__device__ __forceinline__ void produce(const Packing& all, const WgmmaShared<W>& shared, unsigned rank) {
+  ClusterTiles tiles(all);
+  TilePlace tile;
+  Ring<W> ring;
+  while (tiles.take(rank, tile)) {
+    const int64_t m = tile.m < all.tiles_m ? tile.m : all.tiles_m - 1, n = tile.n < all.tiles_n ? tile.n : all.tiles_n - 1;
+    const unsigned char* a = all.a.pieces + (tile.z * static_cast<int64_t>(all.tiles_m) + m) * all.depth * W::A_BYTES;
+    const unsigned char* b = all.b.pieces + (tile.z * static_cast<int64_t>(all.tiles_n) + n) * all.depth * W::B_BYTES;
+    for (int64_t piece = 0; piece < all.depth; ++piece) {
+      const unsigned full = shared.full(ring.slot);
+      barrier_wait_cluster(shared.empty(ring.slot), ring.parity ^ 1);
+      barrier_expect(full, W::STAGE);
+      if (all.pair_rows) {
+        const unsigned half = rank * (W::B_BYTES / 2);
+        bulk_copy(shared.a(ring.slot), a, W::A_BYTES, full);
+        bulk_copy_both(shared.b(ring.slot) + half, b + half, W::B_BYTES / 2, full);
+      } else {
+        const unsigned half = rank * (W::A_BYTES / 2);
+        bulk_copy(shared.b(ring.slot), b, W::B_BYTES, full);
+        bulk_copy_both(shared.a(ring.slot) + half, a + half, W::A_BYTES / 2, full);
+      }
+      a += W::A_BYTES;
+      b += W::B_BYTES;
+      ring.advance();
+    }
+  }
+}
+
+// Sums leave the registers, eight rows of a warp at a time, and go through the functor.
+template <class W, class P>
+__device__ __forceinline__ void hand_out(const P& p, const Packing& all, const TilePlace& tile, int group,
+                                         const float (&sums)[W::BN / 2], float* out) {
+  const int warp = static_cast<int>(threadIdx.x) / 32 % 4, lane = static_cast<int>(threadIdx.x) % 32;
+  const Index first = tile.m * W::BM + group * 64 + warp * 16;
+  LineScale rows[2] = {};
+  const LineScale* columns = nullptr;
+  if constexpr (W::scaled) {
+    const LineScale* at = all.a.scales + tile.z * static_cast<int64_t>(all.tiles_m) * W::BM + first + lane / 4;
+    rows[0] = at[0];
+    rows[1] = at[8];
+    columns = all.b.scales + (tile.z * static_cast<int64_t>(all.tiles_n) + tile.n) * W::BN + lane % 4 * 2;
+    if (!sums_hold<W>(sums, rows, columns) && lane == 0) *all.again = 1;
+  }
+  const auto place = columns_of<W>(p, tile.n);
+  const Index left = p.rows() - first;
+#pragma unroll 1
+  for (int h = 0; h < 2; ++h) {
+    if (h * 8 >= left) break;
+    __syncwarp();
+    const float row = h ? rows[1].factor : rows[0].factor;
+#pragma unroll
+    for (int j = 0; j < W::BN / 8; ++j) {
+      float2 two = {h ? sums[j * 4 + 2] : sums[j * 4], h ? sums[j * 4 + 3] : sums[j * 4 + 1]};
+      if constexpr (W::scaled) {  // what makes smaller comes first: nothing overflows on the way
+        const float4 c = *reinterpret_cast<const float4*>(columns + j * 8);
+        two.x = two.x * fminf(row, c.x) * fmaxf(row, c.x);
+        two.y = two.y * fminf(row, c.z) * fmaxf(row, c.z);
+      }
+      *reinterpret_cast<float2*>(out + lane / 4 * W::row_stride + j * 8 + lane % 4 * 2) = two;
+    }
+    __syncwarp();
+#pragma unroll 2
+    for (int r = 0; r < 8; ++r)
+      if (h * 8 + r < left) finish_row<W>(p, tile.z, first + h * 8 + r, place, 0, out + r * W::row_stride);
+  }
+}
+
+// Two warpgroups, 64 rows of the tile each.
+template <class W, class P>
+__device__ __forceinline__ void consume(const P& p, const Packing& all, const WgmmaShared<W>& shared, unsigned rank,
+                                        float* out) {
+  using Instruction = Wgmma<W::BN, W::kind>;
+  const int group = static_cast<int>(threadIdx.x) / 128 - 1, lane = static_cast<int>(threadIdx.x) % 32;
+  ClusterTiles tiles(all);
+  TilePlace tile;
+  Ring<W> ring;
+  if (group == 1) turn_give(1);  // the first group begins
+  while (tiles.take(rank, tile)) {
+    float sums[W::BN / 2], part[W::BN / 2];
+#pragma unroll
+    for (int i = 0; i < W::BN / 2; ++i) sums[i] = part[i] = 0;
+#pragma unroll 1
+    for (int64_t piece = 0; piece < all.depth; ++piece) {
+      const uint64_t a = swizzled_at(shared.a(ring.slot) + group * 64 * 128), b = swizzled_at(shared.b(ring.slot));
+      barrier_wait(shared.full(ring.slot), ring.parity);
+      turn_wait(1 + group);
+      settle(part);
+      wgmma_begin();
+      if constexpr (W::PLANES == 2) {
+        const uint64_t a_low = a + W::BM * 128 / 16, b_low = b + W::BN * 128 / 16;
+#pragma unroll
+        for (int k = 0; k < 4; ++k) Instruction::multiply(part, a + 2 * k, b_low + 2 * k, k > 0);
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          Instruction::multiply(part, a_low + 2 * k, b + 2 * k, 1);
+          if (k == 1) wgmma_end();
+        }
+#pragma unroll
+        for (int k = 0; k < 4; ++k) Instruction::multiply(part, a + 2 * k, b + 2 * k, 1);
+      } else {
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          Instruction::multiply(part, a + 2 * k, b + 2 * k, k > 0);
+          if (k == 1) wgmma_end();
+        }
+      }
+      wgmma_end();
+      wgmma_wait<1>();
+      turn_give(1 + (group ^ 1));  // half is done: the other's products queue up behind the rest
+      wgmma_wait<0>();
+      settle(part);
+      if (lane < 2) barrier_arrive_at(shared.empty(ring.slot), lane);
+      ring.advance();
+#pragma unroll
+      for (int i = 0; i < W::BN / 2; ++i) sums[i] += part[i];
+    }
+    if (tile.m < all.tiles_m && tile.n < all.tiles_n) hand_out<W>(p, all, tile, group, sums, out);
+  }
+  if (group == 0) turn_wait(1);  // the last turn given
+}
+#endif
+
+template <class W, class P>
+__global__ void __launch_bounds__(W::threads, 1)
+    contract_wgmma_kernel(const __grid_constant__ P p, const __grid_constant__ Packing all) {
+#if CRUCIBLE_HAS_WGMMA
+  extern __shared__ __align__(1024) unsigned char wgmma_shared[];
+  const WgmmaShared<W> shared{shared_address(wgmma_shared)};
+  const unsigned rank = cluster_rank();
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < W::STAGES; ++s) {
+      barrier_init(shared.full(s), 1);
+      barrier_init(shared.empty(s), 2 * W::CONSUMERS / 32);  // the consumers' warps of both blocks
+    }
+    barrier_inits_done();
+  }
+  cluster_meet();
+  if (warp < 4) {
+    registers_down<40>();  // 40 + 2 * 232 is what three warpgroups begin with
+    if (threadIdx.x == 0) produce<W>(all, shared, rank);
+    __syncwarp();
+  } else {
+    registers_up<232>();
+    float* const out = reinterpret_cast<float*>(wgmma_shared + W::STAGES * W::STAGE) + (warp - 4) * 8 * W::row_stride;
+    consume<W>(p, all, shared, rank, out);
+  }
+  cluster_meet();  // neither block leaves while the other may write to it
+#else
+  __trap();  // the host chose an engine that this chip does not have
+#endif
+}
+
+// ---- doing it again
+
+// As many blocks as run at a time, so that returning at once costs next to nothing.
+template <class Config, class P>
+__global__ void __launch_bounds__(Config::threads, Config::blocks_per_sm)
+    contract_again_kernel(const __grid_constant__ P p, const int* again, unsigned tiles) {
+  extern __shared__ __align__(16) unsigned char again_shared[];
+  if (*again == 0) return;
+#pragma unroll 1
+  for (unsigned tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    __syncthreads();
+    contract_tile<Config>(p, tile, 0, 1, again_shared);
+  }
+}
+
+#ifndef __CUDACC_RTC__
+constexpr int64_t whole(int64_t n, int64_t of) { return (n + of - 1) / of; }
+
+// The packed operands' places in the workspace (1024-byte aligned), and how many bytes it must have.
+template <class W, class P>
+Packing wgmma_packing(const P& p, void* workspace, int64_t* bytes) {
+  Packing all{};
+  all.batches = static_cast<int>(p.batches());
+  all.tiles_m = static_cast<int>(whole(p.rows(), W::BM));
+  all.tiles_n = static_cast<int>(whole(p.cols(), W::BN));
+  all.depth = whole(p.depth(), W::BK);
+  all.pair_rows = all.tiles_m % 2 == 0 || (all.tiles_n % 2 != 0 && all.tiles_m >= all.tiles_n);
+  all.warps = 1;
+  while (all.warps < PACK_THREADS / 32 && all.warps * PACK_KEPT < all.depth) all.warps *= 2;
+  const int64_t chunks = all.depth == 0 ? 1 : whole(all.depth, PACK_CHUNK);
+  int64_t used = 0;
+  const auto take = [&](int64_t size) {
+    unsigned char* at = static_cast<unsigned char*>(workspace) + used;
+    used += whole(size, 1024) * 1024;
+    return at;
+  };
+  const auto place = [&](PackedOperand& o, int64_t tiles, int lines, bool along) {
+    o.lines = all.batches * tiles * lines;
+    o.blocks = along ? whole(o.lines, PACK_THREADS / 32 / all.warps) : o.lines / 32 * chunks;
+    o.pieces = take(o.lines * all.depth * W::PLANES * 128);
+    o.scales = reinterpret_cast<LineScale*>(take(o.lines * sizeof(LineScale)));
+    o.peaks = reinterpret_cast<unsigned*>(take(along ? 0 : chunks * o.lines * 4));
+  };
+  all.again = reinterpret_cast<int*>(take(4));
+  place(all.a, all.tiles_m, W::BM, P::a_along_k);
+  place(all.b, all.tiles_n, W::BN, P::b_along_k);
+  if (bytes != nullptr) *bytes = used;
+  return all;
+}
+
+template <class W, class P>
+cudaError_t launch_wgmma_pack(const P& p, const Packing& all, cudaStream_t stream) {
+  const int64_t most = 0x7fffffff;
+  if (all.a.blocks > most - all.b.blocks) return cudaErrorInvalidValue;
+  if constexpr (W::scaled && !(P::a_along_k && P::b_along_k)) {
+    const int64_t blocks = (P::a_along_k ? 0 : all.a.blocks) + (P::b_along_k ? 0 : all.b.blocks);
+    wgmma_peaks_kernel<P><<<static_cast<unsigned>(blocks), PACK_THREADS, 0, stream>>>(p, all);
+  }
+  wgmma_pack_kernel<W, P><<<static_cast<unsigned>(all.a.blocks + all.b.blocks), PACK_THREADS, 0, stream>>>(p, all);
+  return cudaGetLastError();
+}
+
+template <class W, class P>
+cudaError_t launch_wgmma_multiply(const P& p, const Packing& all, int processors, cudaStream_t stream) {
+  const cudaError_t refused = allow_shared(contract_wgmma_kernel<W, P>, W::shared_bytes);
+  if (refused != cudaSuccess) return refused;
+  const int64_t pairs = static_cast<int64_t>(all.batches) * (all.pair_rows ? whole(all.tiles_m, 2) * all.tiles_n
+                                                                           : all.tiles_m * whole(all.tiles_n, 2));
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim.x = 2;
+  cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(2 * (pairs < processors / 2 ? pairs : processors / 2)));
+  config.blockDim = dim3(W::threads);
+  config.dynamicSmemBytes = W::shared_bytes;
+  config.stream = stream;
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  return cudaLaunchKernelEx(&config, contract_wgmma_kernel<W, P>, p, all);
+}
+
+template <class W, class P>
+cudaError_t launch_wgmma_again(const P& p, const Packing& all, int processors, cudaStream_t stream) {
+  using Config = typename W::Other;
+  const cudaError_t refused = allow_shared(contract_again_kernel<Config, P>, Config::shared_bytes);
+  if (refused != cudaSuccess) return refused;
+  const int64_t tiles = all.batches * whole(p.rows(), Config::BM) * whole(p.cols(), Config::BN);
+  const int64_t blocks = tiles < processors * Config::blocks_per_sm ? tiles : processors * Config::blocks_per_sm;
+  contract_again_kernel<Config, P><<<static_cast<unsigned>(blocks), Config::threads, Config::shared_bytes, stream>>>(
+      p, all.again, static_cast<unsigned>(tiles));
+  return cudaGetLastError();
+}
+
+// Launches nothing where D is empty. cudaErrorInvalidValue: too many tiles.
+template <class W, class P>
+cudaError_t launch_contract_wgmma(const P& p, void* workspace, cudaStream_t stream) {
+  static_assert(!P::boxed, "columns are columns");
+  static_assert(W::BM == W::Other::BM && W::BN == W::Other::BN, "partial results have the same places");
+  if (p.batches() == 0 || p.rows() == 0 || p.cols() == 0) return cudaSuccess;
+  const int64_t tiles_m = whole(p.rows(), W::BM), tiles_n = whole(p.cols(), W::BN), most = 0x7fffffff;
+  if (tiles_m > most / tiles_n || p.batches() > most / (tiles_m * tiles_n)) return cudaErrorInvalidValue;
+  int device = 0, processors = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+  const Packing all = wgmma_packing<W>(p, workspace, nullptr);
+  if (error == cudaSuccess) error = launch_wgmma_pack<W>(p, all, stream);
+  if (error == cudaSuccess) error = launch_wgmma_multiply<W>(p, all, processors, stream);
+  if constexpr (W::scaled)
+    if (error == cudaSuccess) error = launch_wgmma_again<W>(p, all, processors, stream);
+  return error;
+}
+#endif
+
+}  // namespace crucible
