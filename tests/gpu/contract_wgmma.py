@@ -80,8 +80,8 @@ def relative(x: torch.Tensor, true: torch.Tensor) -> tuple[float, float, float]:
     off = x.double() - true
 
     def worst(dims: tuple[int, ...]) -> float:
-        norms = true.norm(dim=dims)
-        return (off.norm(dim=dims) / norms.clamp_min(1e-300)).max().item()
+        norms = torch.linalg.vector_norm(true, dim=dims)
+        return (torch.linalg.vector_norm(off, dim=dims) / norms.clamp_min(1e-300)).max().item()
 
     return worst((0, 1, 2)), worst((2,)), worst((1,))
 

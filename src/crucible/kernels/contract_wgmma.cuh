@@ -128,6 +128,15 @@ struct WgmmaTile {
   static constexpr int STAGES = smaller((227 * 1024 - OUT_BYTES - BARRIERS) / STAGE, 8);
   static constexpr int shared_bytes = STAGES * STAGE + OUT_BYTES + BARRIERS;
   static constexpr bool scaled = grade != Grade::Native;
+  // Whether the product's kernel packs B's later tiles itself, in warps that have nothing else to do: it hides most of the
+  // packing behind the first tiles' products. Only where neighbours are along k: the other way needs a block.
+#ifdef CRUCIBLE_WGMMA_PLAIN
+  template <class P>
+  static constexpr bool overlapped = false;
+#else
+  template <class P>
+  static constexpr bool overlapped = P::b_along_k;
+#endif
   static constexpr Operands kind = scaled ? Operands::Half : Operands::Native;
   // What is done again is done with this.
   using Other = Mma<128, BN, grade == Grade::Native || BN == 128 ? 32 : 16, BN == 32 ? 32 : 64, 32, grade>;
@@ -142,6 +151,7 @@ struct LineScale {
 struct PackedOperand {
   unsigned char* pieces;
   LineScale* scales;  // [batch][line], whole tiles
+  unsigned* weights;  // [batch][line]: the sum of |scaled elements| / 2^15, in 256ths, rounded up
   unsigned* peaks;    // [chunk of k][batch][line], where neighbours are not along k
   int64_t lines;      // of all batches, whole tiles
   int64_t blocks;     // thread blocks that pack it
@@ -150,6 +160,9 @@ struct PackedOperand {
 struct Packing {
   PackedOperand a, b;
   int* again;         // the flag
+  int64_t first;      // tiles of B (of all batches) packed before the product begins; it packs the others itself
+  unsigned* next;     // how many of their lines are taken
+  unsigned* ready;    // [tile of B]: how many of its lines are done
   int64_t depth;      // in pieces
   int tiles_m, tiles_n, batches;
   int warps;          // that share a line in packing, where neighbours are along k
@@ -172,12 +185,18 @@ __device__ __forceinline__ LineScale line_scale(unsigned peak, float lossy) {
 }
 __device__ __forceinline__ unsigned absolute_bits(float x) { return __float_as_uint(x) & 0x7fffffffu; }
 
-// Two neighbouring k as words of the planes. Returns how many of the two lost bits.
+// What a line's elements add up to: how many lost bits, and their sum without signs, scaled.
+struct Losses {
+  int lossy = 0;
+  float sum = 0;
+  __device__ __forceinline__ unsigned weight() const { return __float2uint_ru(sum * 0x1p-7f); }
+};
+
+// Two neighbouring k as words of the planes.
 template <class W>
-__device__ __forceinline__ int pack_pair(float x, float y, int exponent, unsigned (&words)[W::PLANES]) {
+__device__ __forceinline__ void pack_pair(float x, float y, int exponent, unsigned (&words)[W::PLANES], Losses& losses) {
   if constexpr (!W::scaled) {
     words[0] = pack(x, y);
-    return 0;
   } else {
     const float2 from = {scaled(x, exponent), scaled(y, exponent)};
     const __half2 hi = __floats2half2_rn(from.x, from.y);
@@ -191,7 +210,8 @@ __device__ __forceinline__ int pack_pair(float x, float y, int exponent, unsigne
       rest = {rest.x - low.x, rest.y - low.y};
     }
     constexpr float fair = W::PLANES == 2 ? 0x1p-22f : 0x1p-11f;  // what rounding may cost
-    return (fabsf(rest.x) > fair * fabsf(from.x)) + (fabsf(rest.y) > fair * fabsf(from.y));
+    losses.lossy += (fabsf(rest.x) > fair * fabsf(from.x)) + (fabsf(rest.y) > fair * fabsf(from.y));
+    losses.sum += fabsf(from.x) + fabsf(from.y);
   }
 }
 
@@ -213,6 +233,7 @@ template <class W, class Operand, int LINES, class P>
 __device__ __forceinline__ void pack_along(const P& p, const Packing& all, const PackedOperand& to, int64_t block) {
   __shared__ unsigned shared_peaks[PACK_THREADS / 32];
   __shared__ int shared_lossy[PACK_THREADS / 32];
+  __shared__ unsigned shared_weights[PACK_THREADS / 32];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int warps = all.warps, first = warp / warps * warps, part = warp - first;
   const int64_t line = block * (PACK_THREADS / 32 / warps) + warp / warps;
@@ -231,7 +252,8 @@ __device__ __forceinline__ void pack_along(const P& p, const Packing& all, const
     kept[s][0] = at(k);
     kept[s][1] = at(k + 1);
   }
-  int exponent = 0, lossy = 0;
+  int exponent = 0;
+  Losses losses;
   if constexpr (W::scaled) {
 #pragma unroll
     for (int s = 0; s < PACK_KEPT; ++s) peak = max(peak, max(absolute_bits(kept[s][0]), absolute_bits(kept[s][1])));
@@ -252,23 +274,89 @@ __device__ __forceinline__ void pack_along(const P& p, const Packing& all, const
   for (int s = 0; s < PACK_KEPT; ++s) {
     const int64_t piece = part + s * warps;
     if (!stored || piece >= all.depth) break;
-    lossy += pack_pair<W>(kept[s][0], kept[s][1], exponent, words);
+    pack_pair<W>(kept[s][0], kept[s][1], exponent, words, losses);
     put_words<W, LINES>(to, all.depth, line, piece, words);
   }
   if (stored)
 #pragma unroll 4
     for (int64_t piece = part + PACK_KEPT * warps; piece < all.depth; piece += warps) {
       const Index k = static_cast<Index>(piece * 64) + lane * 2;
-      lossy += pack_pair<W>(at(k), at(k + 1), exponent, words);
+      pack_pair<W>(at(k), at(k + 1), exponent, words, losses);
       put_words<W, LINES>(to, all.depth, line, piece, words);
     }
   if constexpr (W::scaled) {
-    lossy = __reduce_add_sync(0xffffffffu, lossy);
-    if (lane == 0) shared_lossy[warp] = lossy;
+    int lossy = __reduce_add_sync(0xffffffffu, losses.lossy);
+    unsigned weight = __reduce_add_sync(0xffffffffu, losses.weight());
+    if (lane == 0) {
+      shared_lossy[warp] = lossy;
+      shared_weights[warp] = weight;
+    }
     __syncthreads();
-    lossy = 0;
-    for (int i = 0; i < warps; ++i) lossy += shared_lossy[first + i];
-    if (stored && part == 0 && lane == 0) to.scales[line] = line_scale(peak, static_cast<float>(lossy));
+    if (stored && part == 0 && lane == 0) {
+      for (int i = 1; i < warps; ++i) {
+        lossy += shared_lossy[first + i];
+        weight += shared_weights[first + i];
+      }
+      to.scales[line] = line_scale(peak, static_cast<float>(lossy));
+      to.weights[line] = weight;
+    }
+  }
+}
+
+// The same by one warp that keeps nothing: everything is read twice, the second time from L2, in steps of PACK_STEP
+// pieces, all of whose loads are under way together.
+constexpr int PACK_STEP = 8;
+
+template <class W, class Operand, int LINES, class P>
+__device__ __forceinline__ void pack_line(const P& p, const Packing& all, const PackedOperand& to, int64_t line) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int64_t padded = to.lines / all.batches;
+  const Index z = static_cast<Index>(line / padded), of_batch = static_cast<Index>(line % padded);
+  const bool there = of_batch < Operand::lines(p);
+  const Index depth = there ? p.depth() : 0;
+  const typename Operand::Line place = Operand::line(p, there ? z : 0, there ? of_batch : 0);
+  const auto fetch = [&](int64_t piece, float (&values)[PACK_STEP][2]) {
+    const int64_t begin = piece * 64;
+    const bool full = depth - begin >= PACK_STEP * 64;
+#pragma unroll
+    for (int s = 0; s < PACK_STEP; ++s)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int k = s * 64 + lane * 2 + i;
+        values[s][i] = full || k < depth - begin ? static_cast<float>(Operand::at(p, place, static_cast<Index>(begin) + k)) : 0.0f;
+      }
+  };
+  float values[PACK_STEP][2];
+  unsigned peak = 0;
+  if constexpr (W::scaled) {
+#pragma unroll 1
+    for (int64_t piece = 0; piece < all.depth; piece += PACK_STEP) {
+      fetch(piece, values);
+#pragma unroll
+      for (int s = 0; s < PACK_STEP; ++s) peak = max(peak, max(absolute_bits(values[s][0]), absolute_bits(values[s][1])));
+    }
+    peak = __reduce_max_sync(0xffffffffu, peak);
+  }
+  const int exponent = line_exponent(peak);
+  Losses losses;
+#pragma unroll 1
+  for (int64_t piece = 0; piece < all.depth; piece += PACK_STEP) {
+    fetch(piece, values);
+#pragma unroll
+    for (int s = 0; s < PACK_STEP; ++s) {
+      if (piece + s >= all.depth) break;
+      unsigned words[W::PLANES];
+      pack_pair<W>(values[s][0], values[s][1], exponent, words, losses);
+      put_words<W, LINES>(to, all.depth, line, piece + s, words);
+    }
+  }
+  if constexpr (W::scaled) {
+    const int lossy = __reduce_add_sync(0xffffffffu, losses.lossy);
+    const unsigned weight = __reduce_add_sync(0xffffffffu, losses.weight());
+    if (lane == 0) {
+      to.scales[line] = line_scale(peak, static_cast<float>(lossy));
+      to.weights[line] = weight;
+    }
   }
 }
 
@@ -301,7 +389,10 @@ __device__ __forceinline__ void peaks_across(const P& p, const Packing& all, con
 #pragma unroll
   for (int i = 1; i < PACK_THREADS / 32; ++i) peak = max(peak, shared_peaks[i][lane]);
   to.peaks[part.chunk * to.lines + line] = peak;
-  if (part.chunk == 0) to.scales[line].lossy = 0;
+  if (part.chunk == 0) {
+    to.scales[line].lossy = 0;
+    to.weights[line] = 0;
+  }
 }
 
 template <class W, class Operand, int LINES, class P>
@@ -316,7 +407,8 @@ __device__ __forceinline__ void pack_across(const P& p, const Packing& all, cons
   const bool there = of_batch < Operand::lines(p);
   const Index depth = there ? p.depth() : 0;
   const typename Operand::Line place = Operand::line(p, there ? z : 0, there ? of_batch : 0);
-  int exponents[OWN] = {}, lossy[OWN] = {};
+  int exponents[OWN] = {};
+  Losses losses[OWN];
   if constexpr (W::scaled) {
     const int64_t chunks = (all.depth - 1) / PACK_CHUNK + 1;
     if (warp == 0) {
@@ -350,22 +442,29 @@ __device__ __forceinline__ void pack_across(const P& p, const Packing& all, cons
     for (int i = 0; i < OWN; ++i) {
       unsigned words[W::PLANES];
       const int own = warp * OWN + i;
-      lossy[i] += pack_pair<W>(turned[2 * lane][own], turned[2 * lane + 1][own], exponents[i], words);
+      pack_pair<W>(turned[2 * lane][own], turned[2 * lane + 1][own], exponents[i], words, losses[i]);
       put_words<W, LINES>(to, all.depth, part.line + own, piece, words);
     }
   }
   if constexpr (W::scaled) {
 #pragma unroll
     for (int i = 0; i < OWN; ++i) {
-      const int count = __reduce_add_sync(0xffffffffu, lossy[i]);
-      if (lane == 0 && count > 0) atomicAdd(&to.scales[part.line + warp * OWN + i].lossy, static_cast<float>(count));
+      const int lossy = __reduce_add_sync(0xffffffffu, losses[i].lossy);
+      const unsigned weight = __reduce_add_sync(0xffffffffu, losses[i].weight());
+      const int64_t own = part.line + warp * OWN + i;
+      if (lane == 0 && lossy > 0) atomicAdd(&to.scales[own].lossy, static_cast<float>(lossy));  // whole numbers: exact
+      if (lane == 0) atomicAdd(&to.weights[own], weight);
     }
   }
 }
 
 template <class W, class P>
 __device__ __forceinline__ void pack_block(const P& p, const Packing& all, int64_t block) {
-  if (block == 0 && threadIdx.x == 0) *all.again = 0;
+  if (block == 0 && threadIdx.x == 0) *all.again = *all.next = 0;
+  if constexpr (W::template overlapped<P>) {
+    const int64_t tiles = static_cast<int64_t>(all.tiles_n) * all.batches, all_threads = int64_t(PACK_THREADS) * gridDim.x;
+    for (int64_t i = block * PACK_THREADS + threadIdx.x; i < tiles; i += all_threads) all.ready[i] = 0;
+  }
   if (block < all.a.blocks) {
     if constexpr (P::a_along_k)
       pack_along<W, OperandA<P>, W::BM>(p, all, all.a, block);
@@ -410,31 +509,39 @@ __global__ void __launch_bounds__(PACK_THREADS, 3) wgmma_pack_kernel(const __gri
 // ---- the product
 
 #if CRUCIBLE_HAS_WGMMA
-// Whether what half numbers lost is small against a warp's sums. `rows` and `columns` are the scales of this thread's.
+// What other processors may have written during this kernel is not read through L1.
+__device__ __forceinline__ float4 two_scales(const LineScale* at) { return __ldcg(reinterpret_cast<const float4*>(at)); }
+
+// Whether what half numbers lost is small against a warp's sums. Scales and weights are this thread's first.
 template <class W>
 __device__ __forceinline__ bool sums_hold(const float (&sums)[W::BN / 2], const LineScale (&rows)[2],
-                                          const LineScale* columns) {
+                                          const LineScale* columns, const unsigned* row_weights,
+                                          const unsigned* column_weights) {
   constexpr float LIMIT = W::grade == Grade::Fp32 ? 0x1p10f : 0x1p4f;
   bool bad = false;
 #pragma unroll
   for (int j = 0; j < W::BN / 8; ++j) {
-    const float4 two = *reinterpret_cast<const float4*>(columns + j * 8);
+    const float4 two = two_scales(columns + j * 8);
 #pragma unroll
     for (int r = 0; r < 4; ++r)
       bad |= !(fabsf(sums[j * 4 + r]) >= LIMIT * (rows[r / 2].lossy + (r % 2 ? two.w : two.y)));
   }
   if (!__any_sync(0xffffffffu, bad)) return true;
-  // Some sum is small: a row or a column of small ones? Zero rows and columns (-inf) say nothing.
+  // Some sum is small. A closer bound: n lost elements meet at most n of the largest, and at most the partner's weight.
+  // A row or a column of small ones? Zero rows and columns (-inf) say nothing; a nan spoils every comparison.
   bool row_bad[2] = {false, false}, row_good[2] = {false, false}, hold = true;
+  const float row_weight[2] = {row_weights[0] * 0x1p-8f, row_weights[8] * 0x1p-8f};
 #pragma unroll
   for (int j = 0; j < W::BN / 8; ++j) {
-    const float4 two = *reinterpret_cast<const float4*>(columns + j * 8);
+    const float4 two = two_scales(columns + j * 8);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
+      const float lossy = i ? two.w : two.y, weight = __ldcg(column_weights + j * 8 + i) * 0x1p-8f;
       bool column_bad = false, column_good = false;
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const float least = LIMIT * (rows[h].lossy + (i ? two.w : two.y));
+        const float bound = fminf(rows[h].lossy, weight) + fminf(lossy, row_weight[h]);
+        const float least = LIMIT * (isnan(rows[h].lossy + lossy) ? NAN : bound);
         const bool good = fabsf(sums[j * 4 + h * 2 + i]) >= least;
         row_bad[h] |= !good;
         column_bad |= !good;
@@ -506,6 +613,33 @@ struct WgmmaShared {
   __device__ __forceinline__ unsigned empty(int slot) const { return full(slot) + 8 * W::STAGES; }
 };
 
+// Packs lines of B's later tiles, whichever is next; what is packed does not depend on who does it. No warp waits here, so
+// those that wait for a line will have it.
+template <class W, class P>
+__device__ __forceinline__ void pack_later(const P& p, const Packing& all) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  for (;;) {
+    unsigned taken = 0;
+    if (lane == 0) taken = atomicAdd(all.next, 1u);
+    const int64_t line = all.first * W::BN + __shfl_sync(0xffffffffu, taken, 0);
+    if (line >= all.b.lines) break;
+    pack_line<W, OperandB<P>, W::BN>(p, all, all.b, line);
+    asm volatile("fence.proxy.async;" ::: "memory");  // bulk copies read what was stored
+    __threadfence();
+    __syncwarp();
+    if (lane == 0) asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(all.ready + line / W::BN) : "memory");
+  }
+}
+template <class W>
+__device__ __forceinline__ void await_tile(const Packing& all, int64_t tile) {
+  if (tile < all.first) return;
+  unsigned ready;
+  do {
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(ready) : "l"(all.ready + tile) : "memory");
+  } while (ready < W::BN);
+  asm volatile("fence.proxy.async;" ::: "memory");
+}
+
 // The producer, one thread. A tile past the last takes the last one's place: the partner needs its half.
 template <class W>
 __device__ __forceinline__ void produce(const Packing& all, const WgmmaShared<W>& shared, unsigned rank) {
@@ -515,7 +649,9 @@ __device__ __forceinline__ void produce(const Packing& all, const WgmmaShared<W>
   while (tiles.take(rank, tile)) {
     const int64_t m = tile.m < all.tiles_m ? tile.m : all.tiles_m - 1, n = tile.n < all.tiles_n ? tile.n : all.tiles_n - 1;
     const unsigned char* a = all.a.pieces + (tile.z * static_cast<int64_t>(all.tiles_m) + m) * all.depth * W::A_BYTES;
-    const unsigned char* b = all.b.pieces + (tile.z * static_cast<int64_t>(all.tiles_n) + n) * all.depth * W::B_BYTES;
+    const int64_t tile_b = tile.z * static_cast<int64_t>(all.tiles_n) + n;
+    const unsigned char* b = all.b.pieces + tile_b * all.depth * W::B_BYTES;
+    await_tile<W>(all, tile_b);
     for (int64_t piece = 0; piece < all.depth; ++piece) {
       const unsigned full = shared.full(ring.slot);
       barrier_wait_cluster(shared.empty(ring.slot), ring.parity ^ 1);
@@ -536,6 +672,41 @@ __device__ __forceinline__ void produce(const Packing& all, const WgmmaShared<W>
   }
 }
 
+// Statistics of groups in eight rows of finished values: a lane takes whole groups, one after another, so that lanes need
+// not talk to each other (finish_row's shuffles cost a seventh of the whole time). 16-byte loads in an order in which
+// neighbouring groups hit distinct banks.
+template <class W, class P>
+__device__ __forceinline__ void sink_groups(const P& p, Index z, Index first, int rows, Index n0, const float* out) {
+  constexpr int GROUPS = W::BN / P::group, QUADS = P::group / 4, NEAR = 32 / P::group > 0 ? 32 / P::group : 1;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int pair = lane; pair < 8 * GROUPS; pair += 32) {
+    const int r = pair / GROUPS, g = pair % GROUPS;
+    const float* from = out + r * W::row_stride + g * P::group;
+    float4 v[QUADS];
+    float sum = 0;
+#pragma unroll
+    for (int q = 0; q < QUADS; ++q) {
+      v[q] = reinterpret_cast<const float4*>(from)[(q + g / NEAR) % QUADS];
+      sum += (v[q].x + v[q].y) + (v[q].z + v[q].w);
+    }
+    const float near = sum / P::group;
+    float off = 0, squares = 0;
+#pragma unroll
+    for (int q = 0; q < QUADS; ++q) {
+      const float d[4] = {v[q].x - near, v[q].y - near, v[q].z - near, v[q].w - near};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        off += d[i];
+        squares = fmaf(d[i], d[i], squares);
+      }
+    }
+    off /= P::group;
+    if (r < rows && n0 + g * P::group < p.cols())
+      p.sink(z, first + r, n0 / P::group + g, P::group, near + off, squares - P::group * off * off);
+  }
+}
+
 // Sums leave the registers, eight rows of a warp at a time, and go through the functor.
 template <class W, class P>
 __device__ __forceinline__ void hand_out(const P& p, const Packing& all, const TilePlace& tile, int group,
@@ -549,7 +720,8 @@ __device__ __forceinline__ void hand_out(const P& p, const Packing& all, const T
     rows[0] = at[0];
     rows[1] = at[8];
     columns = all.b.scales + (tile.z * static_cast<int64_t>(all.tiles_n) + tile.n) * W::BN + lane % 4 * 2;
-    if (!sums_hold<W>(sums, rows, columns) && lane == 0) *all.again = 1;
+    const int64_t row = at - all.a.scales, column = columns - all.b.scales;
+    if (!sums_hold<W>(sums, rows, columns, all.a.weights + row, all.b.weights + column) && lane == 0) *all.again = 1;
   }
   const auto place = columns_of<W>(p, tile.n);
   const Index left = p.rows() - first;
@@ -562,16 +734,30 @@ __device__ __forceinline__ void hand_out(const P& p, const Packing& all, const T
     for (int j = 0; j < W::BN / 8; ++j) {
       float2 two = {h ? sums[j * 4 + 2] : sums[j * 4], h ? sums[j * 4 + 3] : sums[j * 4 + 1]};
       if constexpr (W::scaled) {  // what makes smaller comes first: nothing overflows on the way
-        const float4 c = *reinterpret_cast<const float4*>(columns + j * 8);
+        const float4 c = two_scales(columns + j * 8);
         two.x = two.x * fminf(row, c.x) * fmaxf(row, c.x);
         two.y = two.y * fminf(row, c.z) * fmaxf(row, c.z);
       }
       *reinterpret_cast<float2*>(out + lane / 4 * W::row_stride + j * 8 + lane % 4 * 2) = two;
     }
     __syncwarp();
+    if constexpr (P::statistics && P::group >= 4 && P::group <= W::BN / 4) {
+#pragma unroll 4
+      for (int r = 0; r < 8; ++r) {
+        float* const at = out + r * W::row_stride + lane;
+#pragma unroll
+        for (int j = 0; j < W::BN / 32; ++j)
+          if (h * 8 + r < left && place.valid(j))
+            at[j * 32] = p.finish(tile.z, first + h * 8 + r, place.column(j), 0, at[j * 32]);
+      }
+      __syncwarp();
+      sink_groups<W>(p, tile.z, first + h * 8, left - h * 8 < 8 ? static_cast<int>(left) - h * 8 : 8,
+                     tile.n * W::BN, out);
+    } else {
 #pragma unroll 2
-    for (int r = 0; r < 8; ++r)
-      if (h * 8 + r < left) finish_row<W>(p, tile.z, first + h * 8 + r, place, 0, out + r * W::row_stride);
+      for (int r = 0; r < 8; ++r)
+        if (h * 8 + r < left) finish_row<W>(p, tile.z, first + h * 8 + r, place, 0, out + r * W::row_stride);
+    }
   }
 }
 
@@ -647,11 +833,13 @@ __global__ void __launch_bounds__(W::threads, 1)
   }
   cluster_meet();
   if (warp < 4) {
-    registers_down<40>();  // 40 + 2 * 232 is what three warpgroups begin with
+    registers_down<72>();  // 72 + 2 * 216 is what three warpgroups begin with
     if (threadIdx.x == 0) produce<W>(all, shared, rank);
+    if constexpr (W::template overlapped<P>)
+      if (warp > 0) pack_later<W>(p, all);
     __syncwarp();
   } else {
-    registers_up<232>();
+    registers_up<216>();
     float* const out = reinterpret_cast<float*>(wgmma_shared + W::STAGES * W::STAGE) + (warp - 4) * 8 * W::row_stride;
     consume<W>(p, all, shared, rank, out);
   }
@@ -663,17 +851,13 @@ __global__ void __launch_bounds__(W::threads, 1)
 
 // ---- doing it again
 
-// As many blocks as run at a time, so that returning at once costs next to nothing.
+// A block for each tile: one that returns at once costs far less than the tile did. (A loop over tiles would cost the
+// registers that this engine is short of.)
 template <class Config, class P>
 __global__ void __launch_bounds__(Config::threads, Config::blocks_per_sm)
-    contract_again_kernel(const __grid_constant__ P p, const int* again, unsigned tiles) {
+    contract_again_kernel(const __grid_constant__ P p, const int* again) {
   extern __shared__ __align__(16) unsigned char again_shared[];
-  if (*again == 0) return;
-#pragma unroll 1
-  for (unsigned tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-    __syncthreads();
-    contract_tile<Config>(p, tile, 0, 1, again_shared);
-  }
+  if (*again != 0) contract_tile<Config>(p, blockIdx.x, 0, 1, again_shared);
 }
 
 #ifndef __CUDACC_RTC__
@@ -681,7 +865,7 @@ constexpr int64_t whole(int64_t n, int64_t of) { return (n + of - 1) / of; }
 
 // The packed operands' places in the workspace (1024-byte aligned), and how many bytes it must have.
 template <class W, class P>
-Packing wgmma_packing(const P& p, void* workspace, int64_t* bytes) {
+Packing wgmma_packing(const P& p, void* workspace, int processors, int64_t* bytes) {
   Packing all{};
   all.batches = static_cast<int>(p.batches());
   all.tiles_m = static_cast<int>(whole(p.rows(), W::BM));
@@ -697,16 +881,27 @@ Packing wgmma_packing(const P& p, void* workspace, int64_t* bytes) {
     used += whole(size, 1024) * 1024;
     return at;
   };
-  const auto place = [&](PackedOperand& o, int64_t tiles, int lines, bool along) {
-    o.lines = all.batches * tiles * lines;
-    o.blocks = along ? whole(o.lines, PACK_THREADS / 32 / all.warps) : o.lines / 32 * chunks;
+  const auto place = [&](PackedOperand& o, int64_t tiles, int64_t first, int lines, bool along) {
+    o.lines = tiles * lines;
+    o.blocks = along ? whole(first * lines, PACK_THREADS / 32 / all.warps) : o.lines / 32 * chunks;
     o.pieces = take(o.lines * all.depth * W::PLANES * 128);
     o.scales = reinterpret_cast<LineScale*>(take(o.lines * sizeof(LineScale)));
+    o.weights = reinterpret_cast<unsigned*>(take(o.lines * 4));
     o.peaks = reinterpret_cast<unsigned*>(take(along ? 0 : chunks * o.lines * 4));
   };
+  // What the first clusters begin with: tiles go by batches, then by columns, up to 8 pairs of rows at a time.
+  const int64_t tiles_a = static_cast<int64_t>(all.batches) * all.tiles_m;
+  const int64_t tiles_b = static_cast<int64_t>(all.batches) * all.tiles_n;
+  const int64_t high = all.pair_rows ? whole(all.tiles_m, 2) : all.tiles_m, wide = all.pair_rows ? 1 : 2;
+  const int64_t columns = whole(processors / 2, high < 8 ? high : 8) * wide;
+  const int64_t batches = whole(processors / 2, high * whole(all.tiles_n, wide));
+  const int64_t early = columns < all.tiles_n ? columns : batches * all.tiles_n;
+  all.first = W::template overlapped<P> && early < tiles_b ? early : tiles_b;
   all.again = reinterpret_cast<int*>(take(4));
-  place(all.a, all.tiles_m, W::BM, P::a_along_k);
-  place(all.b, all.tiles_n, W::BN, P::b_along_k);
+  all.next = reinterpret_cast<unsigned*>(take(4));
+  all.ready = reinterpret_cast<unsigned*>(take(tiles_b * 4));
+  place(all.a, tiles_a, tiles_a, W::BM, P::a_along_k);
+  place(all.b, tiles_b, all.first, W::BN, P::b_along_k);
   if (bytes != nullptr) *bytes = used;
   return all;
 }
@@ -744,14 +939,13 @@ cudaError_t launch_wgmma_multiply(const P& p, const Packing& all, int processors
 }
 
 template <class W, class P>
-cudaError_t launch_wgmma_again(const P& p, const Packing& all, int processors, cudaStream_t stream) {
+cudaError_t launch_wgmma_again(const P& p, const Packing& all, cudaStream_t stream) {
   using Config = typename W::Other;
+  static_assert(W::BM == Config::BM && W::BN == Config::BN, "the same tiles, so that partial results have the same places");
   const cudaError_t refused = allow_shared(contract_again_kernel<Config, P>, Config::shared_bytes);
   if (refused != cudaSuccess) return refused;
-  const int64_t tiles = all.batches * whole(p.rows(), Config::BM) * whole(p.cols(), Config::BN);
-  const int64_t blocks = tiles < processors * Config::blocks_per_sm ? tiles : processors * Config::blocks_per_sm;
-  contract_again_kernel<Config, P><<<static_cast<unsigned>(blocks), Config::threads, Config::shared_bytes, stream>>>(
-      p, all.again, static_cast<unsigned>(tiles));
+  const unsigned tiles = static_cast<unsigned>(all.batches) * all.tiles_m * all.tiles_n;
+  contract_again_kernel<Config, P><<<tiles, Config::threads, Config::shared_bytes, stream>>>(p, all.again);
   return cudaGetLastError();
 }
 
@@ -759,18 +953,17 @@ cudaError_t launch_wgmma_again(const P& p, const Packing& all, int processors, c
 template <class W, class P>
 cudaError_t launch_contract_wgmma(const P& p, void* workspace, cudaStream_t stream) {
   static_assert(!P::boxed, "columns are columns");
-  static_assert(W::BM == W::Other::BM && W::BN == W::Other::BN, "partial results have the same places");
   if (p.batches() == 0 || p.rows() == 0 || p.cols() == 0) return cudaSuccess;
   const int64_t tiles_m = whole(p.rows(), W::BM), tiles_n = whole(p.cols(), W::BN), most = 0x7fffffff;
   if (tiles_m > most / tiles_n || p.batches() > most / (tiles_m * tiles_n)) return cudaErrorInvalidValue;
   int device = 0, processors = 0;
   cudaError_t error = cudaGetDevice(&device);
   if (error == cudaSuccess) error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
-  const Packing all = wgmma_packing<W>(p, workspace, nullptr);
+  const Packing all = wgmma_packing<W>(p, workspace, processors, nullptr);
   if (error == cudaSuccess) error = launch_wgmma_pack<W>(p, all, stream);
   if (error == cudaSuccess) error = launch_wgmma_multiply<W>(p, all, processors, stream);
   if constexpr (W::scaled)
-    if (error == cudaSuccess) error = launch_wgmma_again<W>(p, all, processors, stream);
+    if (error == cudaSuccess) error = launch_wgmma_again<W>(p, all, stream);
   return error;
 }
 #endif
