@@ -28,6 +28,7 @@ class Functor:
     functions: set[str] = field(default_factory=set)
     structs: set[str] = field(default_factory=set)
     templates: set[str] = field(default_factory=set)
+    columns: set[int] = field(default_factory=set)  # of Hopper's matrix instructions
 
 
 class _Parts:
@@ -452,10 +453,15 @@ def _contraction(stage: Contraction, buffers: Mapping[str, Buffer], comment: Ite
     boxed = isinstance(stage.tile, WindowTile)
     gradient = isinstance(stage.tile, GradientTile)
     templates = {"window.cuh" if boxed else "window_gradient.cuh" if gradient else "contract.cuh"}
+    pair = stage.tile.pair if isinstance(stage.tile, WindowTile) else None
+    if pair is not None:
+        templates.add("window_wgmma.cuh")
     parts.need(stage.splits)
-    return _assemble(
+    made = _assemble(
         parts, stage.name, comment, body, _launch_contraction(stage), ["packed"] if boxed else [], templates
     )
+    made.columns = {pair.columns} if pair is not None else set()
+    return made
 
 
 def _splits_in(stage: Contraction) -> set[Var]:

@@ -30,18 +30,31 @@ def choices(tile: Tile | WindowTile | GradientTile) -> list[tuple[int, str, str]
     return [*made, (SIMT, "launch_contract", tile.simt.text())]
 
 
+def hopper(tile: Tile | WindowTile | GradientTile) -> list[tuple[int, str, str]]:
+    """The same with Hopper's own instructions, where there are any for it."""
+    if not isinstance(tile, WindowTile) or tile.pair is None:
+        return []
+    return [
+        (TF32, "launch_warpgroups", f"{tile.pair.text('Half')}, {tile.pair.text('Tf32')}"),
+        (NATIVE, "launch_warpgroups", f"{tile.pair.text('Native')}, void"),
+    ]
+
+
 def launch(stage: Contraction, stream: str) -> str:
     """The text that launches a contraction with the engine the build asks for."""
     macro = f"CRUCIBLE_{stage.contract.rule.upper()}"
     lines = []
-    options = choices(stage.tile)
+    options = [(f"{macro} == {v}", f, t) for v, f, t in choices(stage.tile)]
+    options = [(f"CRUCIBLE_HOPPER && {macro} == {v}", f, t) for v, f, t in hopper(stage.tile)] + options
     splits = "1" if stage.splits == 1 else f"static_cast<int>({stage.splits})"
-    for number, (value, function, text) in enumerate(options):
+    given = {
+        "launch_window": "reinterpret_cast<unsigned*>(packed)", "launch_warpgroups": "reinterpret_cast<void*>(packed)"
+    }  # fmt: skip
+    for number, (condition, function, text) in enumerate(options):
         if len(options) > 1:
             last = number == len(options) - 1
-            lines.append("#else" if last else f"#{'if' if number == 0 else 'elif'} {macro} == {value}")
-        given = "reinterpret_cast<unsigned*>(packed)" if function == "launch_window" else splits
-        lines.append(f'check({function}<{text}>(stage, {given}, {stream}), "{stage.name}");')
+            lines.append("#else" if last else f"#{'if' if number == 0 else 'elif'} {condition}")
+        lines.append(f'check({function}<{text}>(stage, {given.get(function, splits)}, {stream}), "{stage.name}");')
     if len(options) > 1:
         lines.append("#endif")
     return "\n".join(lines)

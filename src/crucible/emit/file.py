@@ -13,7 +13,7 @@ from typing import Any
 
 import torch.utils._pytree as pytree
 
-from crucible.emit import settings
+from crucible.emit import settings, wgmma
 from crucible.emit.cuda import Functor
 from crucible.emit.host import Mode, bind_sizes, largest, needed_for, run_stages, sizes_of
 from crucible.emit.library import library
@@ -62,7 +62,7 @@ def write_file(request: Request) -> str:
                     renamed = re.sub(rf"\b(run_)?{re.escape(f.name)}\b", rf"\g<1>{label}", f.text)
                     parts[part].append(Functor(label, renamed, f.pointers, f.sizes, f.extra, f"run_{label}",
                                                f.functions,
-                                               f.structs, f.templates))  # fmt: skip
+                                               f.structs, f.templates, f.columns))  # fmt: skip
     sections = [_header(request), _imports(), _cuda(parts), _builder(request, parts)]
     for mode in request.modes:
         sections.append(_functions(mode))
@@ -97,9 +97,11 @@ def _cuda(parts: dict[str, list[Functor]]) -> str:
         templates = set().union(*(f.templates for f in functors)) if functors else set()
         functions = set().union(*(f.functions for f in functors)) if functors else set()
         structs = set().union(*(f.structs for f in functors)) if functors else set()
+        columns = set().union(*(f.columns for f in functors)) if functors else set()
         text = "\n\n".join([
             "#include <stdexcept>\n#include <string>\n#include <cstring>",
             f"{LIBRARY_BEGIN}\n\n{library(templates, functions, structs)}\n\n{LIBRARY_END}",
+            *([wgmma.instructions(columns)] if columns else []),
             "using namespace crucible;",
             'inline void check(cudaError_t error, const char* kernel) {\n'
             "  if (error != cudaSuccess)\n"
@@ -130,20 +132,28 @@ def _grade(dtype, device, tf32):
     return 1 if tf32 else 2
 
 
+def _hopper(device):
+    """Whether this chip has Hopper's matrix instructions, and the file makes use of them."""
+    return int({hopper} and torch.cuda.get_device_capability(device) == (9, 0))
+
+
 def _kernels(part, dtype, device, elements):
     """The compiled kernels for an element type, an index width and the precision that torch's switches allow."""
     wide = int(elements > 2**31 - 1)
     conv = _grade(dtype, device, {conv})
     matmul = _grade(dtype, device, {matmul})
-    key = (part, dtype, wide, conv, matmul)
+    hopper = _hopper(device)
+    key = (part, dtype, wide, conv, matmul, hopper)
     if key not in _built:
         flags = [f"-DCRUCIBLE_SCALAR={{_SCALARS[dtype]}}", f"-DCRUCIBLE_WIDE={{wide}}", f"-DCRUCIBLE_CONV={{conv}}",
-                 f"-DCRUCIBLE_MATMUL={{matmul}}"]
+                 f"-DCRUCIBLE_MATMUL={{matmul}}", f"-DCRUCIBLE_HOPPER={{hopper}}"]
+        if hopper:
+            flags.append("-gencode=arch=compute_90a,code=sm_90a")
         binding, source = _SOURCES[part]
         bare = "no_implicit_headers" in inspect.signature(load_inline).parameters  # torch's headers cost half a minute
         options = {{"no_implicit_headers": True}} if bare else {{}}
         _built[key] = load_inline(
-            name=f"{name}_{{part}}_{{_SCALARS[dtype]}}{{wide}}{{conv}}{{matmul}}",
+            name=f"{name}_{{part}}_{{_SCALARS[dtype]}}{{wide}}{{conv}}{{matmul}}{{hopper}}",
             cpp_sources=binding, cuda_sources=source,
             extra_cflags=["-O1"], extra_cuda_cflags=["-O3", "-std=c++17", *flags], **options,
         )
@@ -211,6 +221,7 @@ def _builder(request: Request, parts: dict[str, list[Functor]]) -> str:
     body = _BUILDER.format(
         scalars="{" + listed + "}", name=f"crucible_{digest}", conv=switches[0], matmul=switches[1],
         simt="True or " if request.engine == "simt" else "",
+        hopper=request.engine != "simt" and any(f.columns for functors in parts.values() for f in functors),
     )  # fmt: skip
     return "\n\n".join([*bindings, f"_SOURCES = {{{table}}}"]) + "\n" + body + "\n\n" + settings.source() + _EXPECT
 

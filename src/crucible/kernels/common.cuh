@@ -3,6 +3,7 @@
 // The including file is compiled once for each element type it meets, with
 //   CRUCIBLE_SCALAR   0 float, 1 double, 2 __half, 3 __nv_bfloat16
 //   CRUCIBLE_WIDE     1 when an index may pass 2^31
+//   CRUCIBLE_HOPPER   1 for a chip with Hopper's matrix instructions (compute capability 9.0a)
 #pragma once
 
 #include <cuda_runtime.h>
@@ -14,6 +15,9 @@
 #endif
 #ifndef CRUCIBLE_WIDE
 #define CRUCIBLE_WIDE 0
+#endif
+#ifndef CRUCIBLE_HOPPER
+#define CRUCIBLE_HOPPER 0
 #endif
 
 #if CRUCIBLE_SCALAR == 2

@@ -69,15 +69,14 @@ struct PlainColumns {
 
 // One row of a tile: a warp's lanes take every 32nd column. The mean is computed first and the deviations from it, and
 // then corrected by the deviations' own mean, so nothing cancels however far the values are from zero.
-template <class Config, class P, class C>
-__device__ __forceinline__ void finish_row(const P& p, Index z, Index m, const C& columns, int split,
-                                           const accum* values) {
-  constexpr int EACH = Config::BN / 32;
+template <int EACH, class P, class C>
+__device__ __forceinline__ void finish_values(const P& p, Index z, Index m, const C& columns, int split,
+                                              const accum (&values)[EACH]) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   accum kept[EACH];
 #pragma unroll
   for (int j = 0; j < EACH; ++j)
-    kept[j] = columns.valid(j) ? p.finish(z, m, columns.column(j), split, values[lane + j * 32]) : accum(0);
+    kept[j] = columns.valid(j) ? p.finish(z, m, columns.column(j), split, values[j]) : accum(0);
   if constexpr (P::statistics) {
     // LANES lanes take TAKES columns each of one statistic.
     constexpr int LANES = P::group > 0 && P::group < 32 ? P::group : 32;
@@ -104,6 +103,15 @@ __device__ __forceinline__ void finish_row(const P& p, Index z, Index m, const C
         p.sink(z, m, P::group > 0 ? columns.column(first) / WIDTH : columns.tile, size, near + off, squares);
     }
   }
+}
+
+template <class Config, class P, class C>
+__device__ __forceinline__ void finish_row(const P& p, Index z, Index m, const C& columns, int split,
+                                           const accum* values) {
+  accum mine[Config::BN / 32];
+#pragma unroll
+  for (int j = 0; j < Config::BN / 32; ++j) mine[j] = values[static_cast<int>(threadIdx.x) % 32 + j * 32];
+  finish_values<Config::BN / 32>(p, z, m, columns, split, mine);
 }
 
 // Tiles of columns: boxes where the functor's columns are pixels of boxes.

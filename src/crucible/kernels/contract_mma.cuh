@@ -89,7 +89,9 @@ __device__ __forceinline__ void copy_async(void* to, const void* from, bool ther
                : "memory");
 }
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-__device__ __forceinline__ void wait_copies() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
+// Until at most LEFT of this thread's batches of copies are under way.
+template <int LEFT = 0>
+__device__ __forceinline__ void wait_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory"); }
 #endif  // CRUCIBLE_HAS_MMA
 
 template <int BM_, int BN_, int BK_, int WM, int WN, Grade grade>

@@ -8,6 +8,7 @@
 
 #include "common.cuh"
 
+#if CRUCIBLE_HOPPER
 namespace crucible {
 
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -106,3 +107,4 @@ __device__ __forceinline__ float power_of_two(int e) { return __int_as_float((e 
 __device__ __forceinline__ float scaled(float x, int e) { return x * power_of_two(e / 2) * power_of_two(e - e / 2); }
 
 }  // namespace crucible
+#endif  // CRUCIBLE_HOPPER

@@ -13,8 +13,13 @@ THREADS = 128
 STEP_ROWS = 8  # words of channels in one step
 # Cycles for one column and tap of 64 rows, for one word of the halo, and for one element of the result.
 MULTIPLY, FETCH, STORE = 0.8, 0.62, 0.25
+# Of Hopper's kernel: rows of a tile, bytes of one tap's weights, and of shared memory.
+PAIR_ROWS, TAP_BYTES, HOPPER_SHARED = 64, 2048, 232448
+# Bytes in a cycle that a processor gets from the second-level cache, and its share of memory's.
+CACHE_RATE, MEMORY_RATE = 45.0, 19.0
 # Of the gradient's kernel: cycles for one mma, and for what each box costs whatever its size.
 MMA, BOX = 1.6, 400.0
+PAIR_LEAST, PAIR_TAPS = 32, 64  # fewer rows or more taps than these are not for Hopper's kernel
 UNITS = 9  # pairs of a tap and eight channels that a warp keeps sums of
 
 
@@ -40,12 +45,31 @@ class Form:
 
 
 @dataclass(frozen=True)
+class PairTile:
+    """`Warpgroups<...>` of kernels/window_wgmma.cuh: two boxes side by side, on Hopper."""
+
+    join: int  # the dimension along which they lie
+    slots: int  # of the ring
+    chunks: int  # of weights that stay in shared memory; 0: they come with each chunk of the input
+    turn: int  # chunks that a warpgroup multiplies at a time
+    landing: int  # KB for what is on its way
+    again: int  # slots of the second launch, in TF32
+    columns: int  # of one instruction
+
+    def text(self, operands: str) -> str:
+        own = (self.join, self.slots, self.chunks, self.turn, self.landing)
+        numbers = own if operands != "Tf32" else (self.join, self.again, 0, 1, self.landing)
+        return f"Warpgroups<{', '.join(map(str, numbers))}, Operands::{operands}>"
+
+
+@dataclass(frozen=True)
 class WindowTile:
     """`Window<rows, words, grade>` on a box of at most 256 pixels; other engines take tiles as wide."""
 
     rows: int
     words: int  # of channels in a chunk
     box: tuple[int, ...]
+    pair: PairTile | None = None  # how Hopper's own instructions take it
     cols: int = BN
     depth: int = 16
 
@@ -64,7 +88,12 @@ class WindowTile:
 
     def packed_words(self, rows: int, channels: int, taps: int, groups: int) -> int:
         """Memory for the weights in the order of fragments."""
-        return groups * -(-rows // self.rows) * self.rows * -(-channels // self.words) * self.words * taps
+        words = groups * -(-rows // self.rows) * self.rows * -(-channels // self.words) * self.words * taps
+        if self.pair is None:
+            return words
+        tiles = groups * -(-rows // PAIR_ROWS)
+        half, tf32 = -(-channels // 16), -(-channels // 8)
+        return max(words, 64 + tiles * (64 + taps * (half + tf32) * TAP_BYTES // 4))
 
 
 @dataclass(frozen=True)
@@ -139,22 +168,107 @@ def shared_bytes(form: Form, box: Sequence[int], rows: int, words: int) -> int:
 
 
 def choose_box(form: Form, extents: Sequence[int], rows: int, channels: int) -> WindowTile | None:
-    """The box that should take the least time for an output of these extents; none where no halo fits."""
+    """The box that should take the least time for an output of these extents; none where no halo fits.
+
+    Chosen for Hopper's instructions where they apply: partial results are counted in boxes, so all engines share them.
+    """
     height, words = rows_for(rows), words_for(form.taps)
-    best: tuple[float, tuple[int, ...]] | None = None
+    best: tuple[float, tuple[int, ...], PairTile | None] | None = None
+    paired = rows >= PAIR_LEAST and form.taps <= PAIR_TAPS
     for box in _boxes(extents, BN):
         if shared_bytes(form, box, height, words) > SHARED_LIMIT:
             continue
-        count = prod(-(-e // b) for e, b in zip(extents, box))
-        halo = form.halo(box)
-        # A row of pixels touches a sector more than it fills.
-        fetch = FETCH * _dealt(prod(halo)) * (1 + 8 / halo[-1])
-        store = STORE * height * prod(box) * (1 + 8 / box[-1])
-        chunks = -(-channels // words)
-        cost = count * (chunks * words / 8 * (MULTIPLY * BN * form.taps * height / 64 + fetch) + store)
-        if best is None or cost < best[0]:
-            best = cost, box
-    return None if best is None else WindowTile(height, words, best[1])
+        options = _pairs(form, box, extents, channels) if paired else [(_cost(form, box, extents, height, channels), None)]
+        for cost, pair in options:
+            if best is None or cost < best[0]:
+                best = cost, box, pair
+    if best is None and paired:
+        return choose_box(form, extents, PAIR_LEAST - 1, channels)
+    return None if best is None else WindowTile(height, words, best[1], best[2])
+
+
+def _cost(form: Form, box: Sequence[int], extents: Sequence[int], height: int, channels: int) -> float:
+    """Cycles of kernels/window.cuh."""
+    words = words_for(form.taps)
+    count = prod(-(-e // b) for e, b in zip(extents, box))
+    halo = form.halo(box)
+    # A row of pixels touches a sector more than it fills.
+    fetch = FETCH * _dealt(prod(halo)) * (1 + 8 / halo[-1])
+    store = STORE * height * prod(box) * (1 + 8 / box[-1])
+    chunks = -(-channels // words)
+    return count * (chunks * words / 8 * (MULTIPLY * BN * form.taps * height / 64 + fetch) + store)
+
+
+@dataclass(frozen=True)
+class Joint:
+    """Two boxes and the input under them, as kernels/window_wgmma.cuh counts it."""
+
+    form: Form
+    box: tuple[int, ...]
+    join: int
+
+    @property
+    def both(self) -> tuple[int, ...]:
+        return tuple(b * (2 if d == self.join else 1) for d, b in enumerate(self.box))
+
+    @property
+    def each(self) -> tuple[int, ...]:
+        """The halo's extents, of one residue modulo the strides."""
+        return tuple((h - 1) // s + 1 for h, s in zip(self.form.halo(self.both), self.form.stride))
+
+    def _far(self, steps: Sequence[int]) -> int:
+        return sum(n * prod(self.each[d + 1 :]) for d, n in enumerate(steps))
+
+    @property
+    def columns(self) -> int:
+        return -(-(1 + self._far([b - 1 for b in self.box])) // 8) * 8
+
+    @property
+    def places(self) -> int:
+        return prod(self.form.stride) * prod(self.each)
+
+    @property
+    def halo_bytes(self) -> int:
+        f = self.form
+        second = self._far([b if d == self.join else 0 for d, b in enumerate(self.box)])
+        reach = self._far([(k - 1) * d // s for k, d, s in zip(f.kernel, f.dilation, f.stride)])
+        read = (prod(f.stride) - 1) * prod(self.each) + second + reach + self.columns
+        return -(-2 * 16 * max(read, self.places) // 128) * 128
+
+    @property
+    def stage_bytes(self) -> int:
+        return 8 * 4 * ((-(-self.columns // 32) * 32 + 23) // 32 * 32 + 8) * 4
+
+
+def _pairs(
+    form: Form, box: tuple[int, ...], extents: Sequence[int], channels: int
+) -> Iterator[tuple[float, PairTile]]:
+    """Ways to take two boxes at a time on Hopper, with the cycles they should need."""
+    chunks = -(-channels // 16)
+    for join in range(4):
+        if extents[join] == 1 or (box[join] >= extents[join] and any(e > b for e, b in zip(extents, box))):
+            continue
+        joint = Joint(form, box, join)
+        if joint.columns > 256:
+            continue
+        weights = form.taps * TAP_BYTES
+        streamed = joint.halo_bytes + weights
+        room = HOPPER_SHARED - joint.stage_bytes - 512
+        landing = 32 if room - 2 * streamed >= 32 * 1024 else 16
+        room -= landing * 1024
+        kept = chunks if chunks * weights + 3 * joint.halo_bytes <= room else 0
+        slots = min(6, (room - kept * weights) // (joint.halo_bytes if kept else streamed))
+        again = min(6, room // streamed)
+        if min(slots, again) < 2:
+            continue
+        pair = PairTile(join, slots, kept, max(1, min(chunks, slots // 2)), landing, again, joint.columns)
+        count = prod(-(-e // b) for e, b in zip(extents, joint.both))
+        halo, pixels = form.halo(joint.both), prod(joint.both)
+        multiply = chunks * form.taps * joint.columns
+        cache = (joint.places * channels * 4 * (1 + 8 / halo[-1]) + (0 if kept else chunks * weights)) / CACHE_RATE
+        memory = pixels * 4 * (channels + PAIR_ROWS * (1 + 8 / box[-1])) / MEMORY_RATE
+        moved = cache + memory
+        yield count * (max(multiply, moved) + min(multiply, moved) / 4), pair
 
 
 def choose_gradient(form: Form, extents: Sequence[int], rows: int, channels: int, other: Tile) -> GradientTile | None:

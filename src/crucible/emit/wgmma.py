@@ -1,0 +1,51 @@
+"""Hopper's matrix instructions for the widths that a file uses: the text around them depends on their registers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+# Of enum Operands: the preprocessor's condition, the depth of one instruction, its type, and what follows the operands.
+KINDS = (
+    ("Half", "CRUCIBLE_SCALAR == 0", 16, "f16", ", 0, 0"),
+    ("Tf32", "CRUCIBLE_SCALAR == 0", 8, "tf32", ""),
+    ("Native", "CRUCIBLE_SCALAR == 2", 16, "f16", ", 0, 0"),
+    ("Native", "CRUCIBLE_SCALAR == 3", 16, "bf16", ", 0, 0"),
+)
+
+
+def instructions(widths: Iterable[int]) -> str:
+    """``Wgmma<N, kind>`` of kernels/wgmma.cuh for these N."""
+    parts = ["#if CRUCIBLE_HOPPER", "namespace crucible {"]
+    for width in sorted(widths):
+        for kind, condition, depth, element, tail in KINDS:
+            parts += [f"#if {condition}", _one(width, kind, depth, element, tail), "#endif"]
+    return "\n".join([*parts, "}  // namespace crucible", "#endif  // CRUCIBLE_HOPPER"])
+
+
+def _one(width: int, kind: str, depth: int, element: str, tail: str) -> str:
+    count = width // 2
+    registers = [f"%{i}" for i in range(count)]
+    sums = [f'"+f"(d[{i}])' for i in range(count)]
+
+    def rows(items: list[str], each: int) -> list[str]:
+        return [", ".join(items[i : i + each]) for i in range(0, count, each)]
+
+    listed = [f'        "{row}, "' for row in rows(registers, 20)]
+    listed[-1] = listed[-1].replace(', "', '"')
+    bound = ",\n          ".join(rows(sums, 8))
+    return "\n".join([
+        "template <>",
+        f"struct Wgmma<{width}, Operands::{kind}> {{",
+        f"  static __device__ __forceinline__ void multiply(float (&d)[{count}], uint64_t a, uint64_t b, int more) {{",
+        "#if CRUCIBLE_HAS_WGMMA",
+        "    asm volatile(",
+        f'        "{{\\n.reg .pred p;\\nsetp.ne.b32 p, %{count + 2}, 0;\\n"',
+        f'        "wgmma.mma_async.sync.aligned.m64n{width}k{depth}.f32.{element}.{element} {{"',
+        *listed,
+        f'        "}}, %{count}, %{count + 1}, p, 1, 1{tail};\\n}}\\n"',
+        f"        : {bound}",
+        '        : "l"(a), "l"(b), "r"(more));',
+        "#endif",
+        "  }",
+        "};",
+    ])  # fmt: skip

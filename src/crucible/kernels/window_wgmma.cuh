@@ -1,0 +1,613 @@
+// Convolutions on Hopper's tensor cores (wgmma, compute capability 9.0a): a window slides over an input.
+//
+// A block stays on its processor and takes 64 output channels of one pair of boxes of output pixels after another. Four
+// warps produce: they read the input under both boxes, the halo, 32 bytes of channels (a chunk) at a time, round it and
+// store it as [16 bytes of channels][pixel] in a ring of slots. Two warpgroups consume, a box each: for every tap of the
+// window one instruction multiplies 64 channels by N pixels, and a tap is an offset into the halo.
+// The pixels of an instruction follow each other in the halo. So a box of several rows is computed with what lies between
+// its rows, which is thrown away: N = rows * (width of the halo). With strides, each residue of a pixel's place has a
+// halo of its own, in which neighbours are neighbours again.
+// Weights are packed beforehand, in the order of shared memory. They stay there if they fit (CHUNKS > 0), or come with
+// each chunk by a bulk copy.
+// The warpgroups take turns at the tensor cores, TURN chunks each, so that one stores while the other multiplies.
+//
+// Operands: half has the 11 bits of tf32 at twice the rate, but not its range. In kind Half the weights are scaled by a
+// power of two for each output channel and the input by one chosen from a sample of it, and the block watches: a number
+// too large, or a channel that is not zero but too small to have its 11 bits in all the pixels that a warp sees, raises a
+// flag, and the second launch, in kind Tf32, which otherwise returns at once, does everything again.
+// Memory: 1.1 to 1.5 times the input from L2, the output once, for each 64 output channels.
+#pragma once
+
+#include "box.cuh"
+#include "contract.cuh"
+#include "wgmma.cuh"
+
+#if CRUCIBLE_HOPPER
+namespace crucible {
+
+// JOIN: the dimension along which two boxes lie side by side. SLOTS of the ring. LAND: KB for what is on its way.
+template <int JOIN_, int SLOTS_, int CHUNKS_, int TURN_, int LAND_, Operands kind_>
+struct Warpgroups {
+  static constexpr Operands kind = kind_;
+  static constexpr int JOIN = JOIN_, SLOTS = SLOTS_, CHUNKS = CHUNKS_, TURN = TURN_, LAND = LAND_;
+  static constexpr int BM = 64, PRODUCERS = 128, CONSUMERS = 256, threads = PRODUCERS + CONSUMERS;
+  static constexpr int UNIT = kind == Operands::Tf32 ? 4 : 8;  // channels in 16 bytes
+  static constexpr int CHANNELS = 2 * UNIT;                    // of a chunk
+  static constexpr int TAP_BYTES = BM * 32;                    // of a chunk's weights
+};
+
+// Two boxes and their halo. Places in the halo count residue by residue.
+template <class W, class P>
+struct Pair {
+  __host__ __device__ static constexpr int box(int d) { return P::Box::at(d) * (d == W::JOIN ? 2 : 1); }
+  __host__ __device__ static constexpr int halo(int d) {
+    return (box(d) - 1) * P::Stride::at(d) + (P::Kernel::at(d) - 1) * P::Dilation::at(d) + 1;
+  }
+  __host__ __device__ static constexpr int each(int d) { return (halo(d) - 1) / P::Stride::at(d) + 1; }  // of a residue
+  using Halo = Dims<each(0), each(1), each(2), each(3)>;
+  static constexpr int RESIDUES = P::Stride::product, PLACES = RESIDUES * Halo::product;
+  __host__ __device__ static constexpr int reach(const int d) { return (P::Kernel::at(d) - 1) * P::Dilation::at(d) / P::Stride::at(d); }
+  // Places from a box's first pixel to its last, and from the first box's to the second's.
+  static constexpr int SPAN = 1 + (P::Box::at(0) - 1) * Halo::pitch(0) + (P::Box::at(1) - 1) * Halo::pitch(1) +
+                              (P::Box::at(2) - 1) * Halo::pitch(2) + (P::Box::at(3) - 1) * Halo::pitch(3);
+  static constexpr int SECOND = P::Box::at(W::JOIN) * Halo::pitch(W::JOIN);
+  static constexpr int N = (SPAN + 7) / 8 * 8, BN = (N + 31) / 32 * 32;
+  static constexpr int FARTHEST = reach(0) * Halo::pitch(0) + reach(1) * Halo::pitch(1) + reach(2) * Halo::pitch(2) + reach(3) * Halo::pitch(3);
+  static constexpr int READ = (RESIDUES - 1) * Halo::product + SECOND + FARTHEST + N;  // one more than the last place read
+  static constexpr int ROOM = READ > PLACES ? READ : PLACES;
+  static_assert(N <= 256, "the widest instruction");
+
+  // From a pixel's place to that of the input under a tap of it.
+  static __device__ __forceinline__ constexpr int tap(int t) {
+    int residue = 0, places = 0;
+    for (int d = 0; d < 4; ++d) {
+      const int far = P::Kernel::index(t, d) * P::Dilation::at(d);
+      residue = residue * P::Stride::at(d) + far % P::Stride::at(d);
+      places += far / P::Stride::at(d) * Halo::pitch(d);
+    }
+    return residue * Halo::product + places;
+  }
+
+  // An item is 16 bytes of one pixel. An input that is memory as it is lands in shared memory, AHEAD items of each producer
+  // before it rounds them; any other is computed in registers, BATCH items at a time.
+  static constexpr bool DIRECT = P::b_direct && sizeof(scalar) == 4;
+  static constexpr int PIXELS = (PLACES + W::PRODUCERS - 1) / W::PRODUCERS, ITEMS = 2 * PIXELS;
+  static constexpr int ITEM_BYTES = W::UNIT * 4 * W::PRODUCERS, LANDING = W::LAND * 1024 / ITEM_BYTES;
+  static constexpr int AHEAD = DIRECT ? (LANDING < ITEMS ? LANDING : ITEMS) : 1;
+  __host__ __device__ static constexpr int divisor(int most) {
+    int best = 1;
+    for (int d = 1; d <= most; ++d)
+      if (ITEMS % d == 0) best = d;
+    return best;
+  }
+  static constexpr int BATCH = divisor(W::UNIT == 8 ? 7 : 12);
+
+  static constexpr int TAPS = P::Kernel::product;
+  static constexpr int HALO_BYTES = 2 * ROOM * 16, STREAMED = W::CHUNKS > 0 ? 0 : TAPS * W::TAP_BYTES;
+  static constexpr int SLOT_BYTES = (HALO_BYTES + 127) / 128 * 128 + STREAMED;
+  static constexpr int KEPT_BYTES = W::CHUNKS * TAPS * W::TAP_BYTES;
+  static constexpr int STAGE_PITCH = (BN + 23) / 32 * 32 + 8, STAGE_BYTES = 8 * 4 * STAGE_PITCH * 4;
+  static constexpr int shared_bytes = KEPT_BYTES + W::SLOTS * SLOT_BYTES + STAGE_BYTES + W::LAND * 1024 + (2 * W::SLOTS + 1) * 8 + 112;
+};
+
+// What the launches hand to each other: a header, an exponent for each row of weights, and the weights for each kind.
+struct Packed {
+  int* again;  // the flag
+  int* input;  // exponent of the input's scale
+  int* rows;
+  unsigned char* half;
+  unsigned char* tf32;
+
+  template <class P>
+  __host__ __device__ Packed(const P& p, void* at) {
+    const int64_t tiles = p.groups() * ((static_cast<int64_t>(p.rows()) + 63) / 64), taps = P::Kernel::product;
+    unsigned char* const bytes = static_cast<unsigned char*>(at);
+    again = reinterpret_cast<int*>(bytes);
+    input = again + 1;
+    rows = again + 64;
+    half = bytes + 256 + tiles * 256;
+    tf32 = half + tiles * taps * ((p.channels() + 15) / 16) * 2048;
+  }
+  template <class W>
+  __device__ __forceinline__ const unsigned char* weights() const {
+    return W::kind == Operands::Tf32 ? tf32 : half;
+  }
+};
+
+constexpr float HALF_LIMIT = 65504.0f, HALF_SMALL = 0x1p-12f;
+constexpr int HALF_PEAK = 9;  // scaled, the largest number lies between 2^9 and 2^10
+
+// The exponent of a scale that brings `largest` there.
+__device__ __forceinline__ int half_exponent(float largest) {
+  const int e = static_cast<int>(__float_as_uint(largest) >> 23);
+  if (e == 255 || largest == 0.0f) return 0;
+  const int by = HALF_PEAK + 127 - (e == 0 ? 1 : e);
+  return by < 126 ? by : 126;
+}
+
+__device__ __forceinline__ float block_max(float x) {
+  __shared__ float parts[8];
+  __syncthreads();
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
+  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = x;
+  __syncthreads();
+  x = parts[0];
+  for (int w = 1; w < 8; ++w) x = fmaxf(x, parts[w]);
+  return x;
+}
+
+// A block of 256 threads for each row of weights, and one more for the scale of the input.
+template <class W, class P>
+__global__ void __launch_bounds__(256) pack_rows_kernel(const __grid_constant__ P p, void* workspace) {
+#if CRUCIBLE_HAS_WGMMA
+  const Packed packed(p, workspace);
+  constexpr int TAPS = P::Kernel::product;
+  const Index tiles = (p.rows() + 63) / 64, groups = p.groups(), channels = p.channels();
+  if (blockIdx.x == unsigned(tiles * groups * 64)) {
+    float largest = 0;
+    for (int i = static_cast<int>(threadIdx.x); i < 8192; i += 256) {
+      // Numbers that look random spread the sample over everything.
+      const auto pick = [&](unsigned salt, Index extent) {
+        unsigned h = (unsigned(i) * 8u + salt) * 2654435761u;
+        h ^= h >> 15;
+        h *= 2246822519u;
+        h ^= h >> 13;
+        return static_cast<Index>(h % static_cast<unsigned>(extent));
+      };
+      Index at[4];
+      for (int d = 0; d < 4; ++d)
+        at[d] = pick(d, p.extent(d)) * P::Stride::at(d) + P::Shift::at(d) + (P::Kernel::at(d) - 1) * P::Dilation::at(d) / 2;
+      const typename P::BAt place = p.b_at(pick(4, p.batches()), at[0], at[1], at[2], at[3]);
+      if (place.inside) {
+        const float x = fabsf(static_cast<float>(p.b_in(place, pick(5, channels))));
+        if (x < INFINITY) largest = fmaxf(largest, x);
+      }
+    }
+    largest = block_max(largest);
+    if (threadIdx.x == 0) *packed.input = W::kind == Operands::Half ? half_exponent(largest) : 0;
+    return;
+  }
+  const Index row = static_cast<Index>(blockIdx.x), group = row / (tiles * 64), m = row % (tiles * 64);
+  const bool there = m < p.rows();
+  const auto line = p.a_row(group, there ? m : 0);
+  int by = 0;
+  if constexpr (W::kind == Operands::Half) {
+    float largest = 0;
+    if (there)
+      for (Index k = static_cast<Index>(threadIdx.x); k < channels * TAPS; k += 256)
+        largest = fmaxf(largest, fabsf(static_cast<float>(p.a(line, k))));
+    by = half_exponent(block_max(largest));
+  }
+  if (threadIdx.x == 0) packed.rows[row] = by;
+  const auto put = [&](auto kind, unsigned char* to) {
+    constexpr int UNIT = decltype(kind)::UNIT, CHANNELS = 2 * UNIT;
+    const Index chunks = (channels + CHANNELS - 1) / CHANNELS;
+    unsigned char* const tile = to + (row / 64) * int64_t(chunks) * TAPS * 2048;
+    bool bad = false;
+    for (Index c = static_cast<Index>(threadIdx.x); c < chunks * CHANNELS; c += 256) {
+      float largest = 0;
+      for (int t = 0; t < TAPS; ++t) {
+        const int tap = P::flipped ? TAPS - 1 - t : t;
+        const float w = there && c < channels ? static_cast<float>(p.a(line, c * TAPS + tap)) : 0.0f;
+        unsigned char* const at =
+            tile + ((c / CHANNELS * TAPS + t) * 2 + c % CHANNELS / UNIT) * int64_t(1024) + row % 64 * 16;
+        if constexpr (decltype(kind)::kind == Operands::Tf32) {
+          reinterpret_cast<unsigned*>(at)[c % UNIT] = round_tf32(w);
+        } else if constexpr (decltype(kind)::kind == Operands::Half) {
+          const float s = scaled(w, by);
+          largest = fmaxf(largest, fabsf(s));
+          reinterpret_cast<unsigned short*>(at)[c % UNIT] = static_cast<unsigned short>(pack_half(s, 0.0f));
+        } else {
+          reinterpret_cast<unsigned short*>(at)[c % UNIT] = static_cast<unsigned short>(pack(w, 0.0f));
+        }
+      }
+      bad |= !(largest <= HALF_LIMIT) || (largest > 0 && largest < HALF_SMALL);
+    }
+    if (decltype(kind)::kind == Operands::Half && bad) *packed.again = 1;
+  };
+  put(W(), packed.half);
+  if constexpr (W::kind == Operands::Half) put(Warpgroups<0, 1, 0, 0, 0, Operands::Tf32>(), packed.tf32);
+#endif
+}
+
+#if CRUCIBLE_HAS_WGMMA
+// Tiles of a block: pairs of boxes of one sample after another, always with the same weights.
+template <class W, class P>
+struct PairTiles {
+  using H = Pair<W, P>;
+  const P& p;
+  Index group, tile_m, first, step, count, pairs;
+
+  __device__ __forceinline__ explicit PairTiles(const P& functor) : p(functor) {
+    const Index tiles = (p.rows() + 63) / 64, kinds = tiles * p.groups(), kind = static_cast<Index>(blockIdx.x) % kinds;
+    group = kind / tiles, tile_m = kind % tiles;
+    first = static_cast<Index>(blockIdx.x) / kinds, step = static_cast<Index>(gridDim.x) / kinds;
+    pairs = 1;
+#pragma unroll
+    for (int d = 0; d < 4; ++d) pairs *= number(d);
+    count = p.batches() / p.groups() * pairs;
+  }
+  __device__ __forceinline__ Index boxes(int d) const { return (p.extent(d) - 1) / P::Box::at(d) + 1; }
+  __device__ __forceinline__ Index number(int d) const { return (p.extent(d) - 1) / H::box(d) + 1; }
+  __device__ __forceinline__ Index batch(Index tile) const { return tile / pairs * p.groups() + group; }
+  __device__ __forceinline__ void corner(Index tile, Index (&at)[4]) const {
+    Index rest = tile % pairs;
+#pragma unroll
+    for (int d = 3; d >= 0; --d) {
+      const Index n = number(d);
+      at[d] = n == 1 ? 0 : rest % n * H::box(d);
+      if (n != 1) rest /= n;
+    }
+  }
+};
+
+template <class W, class P>
+struct PairProducer {
+  using H = Pair<W, P>;
+  const P& p;
+  const PairTiles<W, P>& tiles;
+  float* landing;  // this thread's
+  Index channels;
+  float by;
+  typename P::BAt at[H::PIXELS];
+  float largest[W::CHANNELS];
+
+  static __device__ __forceinline__ int thread() { return static_cast<int>(threadIdx.x) - W::CONSUMERS; }
+
+  __device__ __forceinline__ void place(Index tile) {
+    Index corner[4];
+    tiles.corner(tile, corner);
+    const Index z = tiles.batch(tile);
+#pragma unroll
+    for (int i = 0; i < H::PIXELS; ++i) {
+      const int q = thread() + i * W::PRODUCERS;
+      const int residue = H::RESIDUES == 1 ? 0 : q / H::Halo::product, in = H::RESIDUES == 1 ? q : q % H::Halo::product;
+      Index pixel[4];
+      bool inside = q < H::PLACES;
+#pragma unroll
+      for (int d = 0; d < 4; ++d) {
+        const int h = H::Halo::index(in, d) * P::Stride::at(d) + P::Stride::index(residue, d);
+        inside = inside && h < H::halo(d);
+        pixel[d] = corner[d] * P::Stride::at(d) + P::Shift::at(d) + h;
+      }
+      at[i] = p.b_at(z, pixel[0], pixel[1], pixel[2], pixel[3]);
+      at[i].inside &= inside;
+    }
+  }
+  // An item, asked for (what is not there is zero) and taken.
+  __device__ __forceinline__ void ask(int item, Index chunk, int where) const {
+    const Index first = chunk * W::CHANNELS + item % 2 * W::UNIT;
+    const typename P::BAt& from = at[item / 2];
+    float* const to = landing + where * (W::UNIT * W::PRODUCERS);
+#pragma unroll
+    for (int e = 0; e < W::UNIT; ++e) {
+      const bool there = first + e < channels;
+      copy_async(to + e * W::PRODUCERS, p.b_from(from, there ? first + e : channels - 1), from.inside && there);
+    }
+    commit_copies();
+  }
+  __device__ __forceinline__ void take(float (&v)[W::UNIT], int where) const {
+    const float* const from = landing + where * (W::UNIT * W::PRODUCERS);
+#pragma unroll
+    for (int e = 0; e < W::UNIT; ++e) v[e] = from[e * W::PRODUCERS];
+  }
+  // The same in one go.
+  __device__ __forceinline__ void compute(float (&v)[W::UNIT], int item, Index chunk) const {
+    const Index first = chunk * W::CHANNELS + item % 2 * W::UNIT;
+    const typename P::BAt& from = at[item / 2];
+#pragma unroll
+    for (int e = 0; e < W::UNIT; ++e) {
+      const bool there = first + e < channels;
+      const float x = static_cast<float>(p.b_in(from, there ? first + e : channels - 1));
+      v[e] = from.inside && there ? x : 0.0f;
+    }
+  }
+  __device__ __forceinline__ void put(const float (&v)[W::UNIT], int item, unsigned char* slot) {
+    const int q = thread() + item / 2 * W::PRODUCERS;
+    uint4 word;
+    if constexpr (W::kind == Operands::Tf32) {
+      word = make_uint4(round_tf32(v[0]), round_tf32(v[1]), round_tf32(v[2]), round_tf32(v[3]));
+    } else {
+      unsigned pairs[4];
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        if constexpr (W::kind == Operands::Half) {
+          const float x = v[2 * e] * by, y = v[2 * e + 1] * by;
+          float &a = largest[item % 2 * 8 + 2 * e], &b = largest[item % 2 * 8 + 2 * e + 1];
+          a = fmaxf(a, fabsf(x)), b = fmaxf(b, fabsf(y));
+          pairs[e] = pack_half(x, y);
+        } else {
+          pairs[e] = pack(v[2 * e], v[2 * e + 1]);
+        }
+      }
+      word = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+    }
+    if (q < H::PLACES) *reinterpret_cast<uint4*>(slot + (item % 2 * H::ROOM + q) * 16) = word;
+  }
+  // Whether what this warp has put away is more than half can hold.
+  __device__ __forceinline__ bool watch() {
+    bool bad = false;
+#pragma unroll
+    for (int c = 0; c < W::CHANNELS; ++c) {
+      const unsigned most = __reduce_max_sync(0xffffffffu, __float_as_uint(largest[c]));
+      if (most > __float_as_uint(HALF_LIMIT)) bad = true;
+      // A few numbers alone may be small.
+      if (most < __float_as_uint(HALF_SMALL) && most != 0 && __popc(__ballot_sync(0xffffffffu, largest[c] > 0.0f)) > 3) bad = true;
+      largest[c] = 0.0f;
+    }
+    return bad;
+  }
+};
+
+// The pixels of a box that a lane finishes: every 32nd. WHOLE: the box lies in the output with all its pixels.
+template <class W, class P, bool WHOLE>
+struct PairColumns {
+  using H = Pair<W, P>;
+  static constexpr int EACH = (P::Box::product + 31) / 32;
+  Index at[EACH];
+  int from[EACH];  // columns of sums
+  unsigned exists = 0;
+  int count;
+  Index tile;
+
+  __device__ __forceinline__ PairColumns(const P& p, const BoxPlace<P>& place, Index box)
+      : count(WHOLE ? P::Box::product : place.count()), tile(box) {
+#pragma unroll
+    for (int j = 0; j < EACH; ++j) {
+      const int i = static_cast<int>(threadIdx.x) % 32 + j * 32;
+      at[j] = place.pixel(p, i);
+      from[j] = 0;
+#pragma unroll
+      for (int d = 0; d < 4; ++d) from[j] += P::Box::index(i, d) * H::Halo::pitch(d);
+      if (i >= P::Box::product) from[j] = 0;
+      if (!WHOLE) exists |= unsigned(place.exists(i)) << j;
+    }
+  }
+  __device__ __forceinline__ bool valid(int j) const {
+    if (WHOLE) return (j + 1) * 32 <= P::Box::product || static_cast<int>(threadIdx.x) % 32 + j * 32 < P::Box::product;
+    return exists >> j & 1u;
+  }
+  __device__ __forceinline__ Index column(int j) const { return at[j]; }
+};
+
+// One warp's 16 rows of a box: four at a time through shared memory, so that neighbouring lanes finish neighbouring pixels.
+template <class W, bool WHOLE, class P>
+__device__ __forceinline__ void finish_box(const P& p, Index z, Index first, Index box, const BoxPlace<P>& place,
+                                           const float* sums, float* stage) {
+  using H = Pair<W, P>;
+  using Columns = PairColumns<W, P, WHOLE>;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const Index rows = p.rows();
+  const Columns columns(p, place, box);
+#pragma unroll
+  for (int quarter = 0; quarter < 4; ++quarter) {
+    __syncwarp();
+    if (lane / 16 == quarter % 2) {
+#pragma unroll
+      for (int j = 0; j < H::N / 8; ++j)
+        *reinterpret_cast<float2*>(stage + lane % 16 / 4 * H::STAGE_PITCH + j * 8 + lane % 4 * 2) =
+            make_float2(sums[4 * j + quarter / 2 * 2], sums[4 * j + quarter / 2 * 2 + 1]);
+    }
+    __syncwarp();
+#pragma unroll 1
+    for (int r = 0; r < 4; ++r) {
+      const Index m = first + quarter * 4 + r;
+      float values[Columns::EACH];
+#pragma unroll
+      for (int j = 0; j < Columns::EACH; ++j) values[j] = stage[r * H::STAGE_PITCH + columns.from[j]];
+      if (m < rows) finish_values<Columns::EACH>(p, z, m, columns, 0, values);
+    }
+  }
+}
+#endif
+
+// FLAGGED: only where the flag is raised.
+template <class W, bool FLAGGED, class P>
+__global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_constant__ P p, void* workspace) {
+  extern __shared__ __align__(128) unsigned char pair_shared[];
+#if CRUCIBLE_HAS_WGMMA
+  using H = Pair<W, P>;
+  const Packed packed(p, workspace);
+  if (FLAGGED && *packed.again == 0) return;
+  // Through a shuffle, so that the compiler knows that a warp agrees on it: else it lines up the matrix instructions.
+  const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0), lane = static_cast<int>(threadIdx.x) % 32;
+  unsigned char* const ring = pair_shared + H::KEPT_BYTES;
+  unsigned char* const stages = ring + W::SLOTS * H::SLOT_BYTES;
+  const unsigned full = shared_address(stages + H::STAGE_BYTES + W::LAND * 1024), empty = full + W::SLOTS * 8, kept = empty + W::SLOTS * 8;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < W::SLOTS; ++i) {
+      barrier_init(full + i * 8, W::PRODUCERS / 32 + (W::CHUNKS > 0 ? 0 : 1));
+      barrier_init(empty + i * 8, W::CONSUMERS / 32);
+    }
+    barrier_init(kept, 1);
+    barrier_inits_done();
+  }
+  __syncthreads();
+
+  const PairTiles<W, P> tiles(p);
+  const int chunks = static_cast<int>((p.channels() + W::CHANNELS - 1) / W::CHANNELS);
+  const unsigned char* const weights = packed.weights<W>() +
+      (tiles.group * ((p.rows() + 63) / 64) + tiles.tile_m) * int64_t(chunks) * H::TAPS * W::TAP_BYTES;
+
+  if (warp >= W::CONSUMERS / 32) {
+    registers_down<120>();
+    PairProducer<W, P> from{p, tiles, reinterpret_cast<float*>(stages + H::STAGE_BYTES) + (threadIdx.x - W::CONSUMERS),
+                            p.channels(), W::kind == Operands::Half ? power_of_two(*packed.input) : 1.0f};
+    if (W::CHUNKS > 0 && threadIdx.x == W::CONSUMERS) {
+      barrier_expect(kept, H::KEPT_BYTES);
+      for (int i = 0; i < W::CHUNKS; ++i)
+        bulk_copy(shared_address(pair_shared) + i * H::TAPS * W::TAP_BYTES, weights + i * H::TAPS * W::TAP_BYTES,
+                  H::TAPS * W::TAP_BYTES, kept);
+    }
+    if (tiles.first < tiles.count) from.place(tiles.first);
+#pragma unroll
+    for (int c = 0; c < W::CHANNELS; ++c) from.largest[c] = 0.0f;
+    if constexpr (H::DIRECT) {
+#pragma unroll
+      for (int k = 0; k < H::AHEAD; ++k) from.ask(k, 0, k);
+    }
+    int slot = 0, landed = 0;
+    unsigned parity = 1;
+    bool bad = false;
+#pragma unroll 1
+    for (Index tile = tiles.first; tile < tiles.count; tile += tiles.step)
+#pragma unroll 1
+      for (int chunk = 0; chunk < chunks; ++chunk) {
+        const bool last = chunk + 1 == chunks;
+        unsigned char* const to = ring + slot * H::SLOT_BYTES;
+        barrier_wait(empty + slot * 8, parity);
+        if (W::CHUNKS == 0 && threadIdx.x == W::CONSUMERS) {
+          barrier_expect(full + slot * 8, H::STREAMED);
+          bulk_copy(shared_address(to) + (H::SLOT_BYTES - H::STREAMED), weights + int64_t(chunk) * H::STREAMED, H::STREAMED,
+                    full + slot * 8);
+        }
+        if constexpr (H::DIRECT) {
+#pragma unroll
+          for (int k = 0; k < H::ITEMS; ++k) {
+            float v[W::UNIT];
+            wait_copies<H::AHEAD - 1>();
+            from.take(v, landed);
+            from.put(v, k, to);
+            if (k + H::AHEAD == H::ITEMS && last && tile + tiles.step < tiles.count) from.place(tile + tiles.step);
+            if (k + H::AHEAD < H::ITEMS)
+              from.ask(k + H::AHEAD, chunk, landed);
+            else
+              from.ask(k + H::AHEAD - H::ITEMS, last ? 0 : chunk + 1, landed);
+            if (++landed == H::AHEAD) landed = 0;
+          }
+        } else {
+#pragma unroll
+          for (int k = 0; k < H::ITEMS; k += H::BATCH) {
+            float v[H::BATCH][W::UNIT];
+#pragma unroll
+            for (int i = 0; i < H::BATCH; ++i) from.compute(v[i], k + i, chunk);
+#pragma unroll
+            for (int i = 0; i < H::BATCH; ++i) from.put(v[i], k + i, to);
+          }
+          if (last && tile + tiles.step < tiles.count) from.place(tile + tiles.step);
+        }
+        publish();
+        __syncwarp();
+        if (lane == 0) barrier_arrive(full + slot * 8);
+        if constexpr (W::kind == Operands::Half) bad |= from.watch();
+        if (++slot == W::SLOTS) slot = 0, parity ^= 1;
+      }
+    if (W::kind == Operands::Half && bad && lane == 0) *packed.again = 1;
+  } else {
+    registers_up<192>();
+    const int which = warp / 4;
+    float sums[H::N / 2];
+    if (W::CHUNKS > 0) barrier_wait(kept, 0);
+    int slot = 0;
+    unsigned parity = 0;
+    if (W::TURN > 0 && which == 1) turn_give(1);
+    float* const stage = reinterpret_cast<float*>(stages) + warp * 4 * H::STAGE_PITCH;
+#pragma unroll 1
+    for (Index tile = tiles.first; tile < tiles.count; tile += tiles.step) {
+      int before = -1;
+#pragma unroll 1
+      for (int chunk = 0; chunk < chunks; ++chunk) {
+        if (W::TURN > 0 && chunk % (W::TURN > 0 ? W::TURN : 1) == 0) turn_wait(1 + which);
+        barrier_wait(full + slot * 8, parity);
+        const unsigned halo = shared_address(ring) + slot * H::SLOT_BYTES;
+        const uint64_t b = lines_at(halo + which * H::SECOND * 16, H::ROOM * 16);
+        const uint64_t a = lines_at(W::CHUNKS > 0 ? shared_address(pair_shared) + chunk * H::TAPS * W::TAP_BYTES
+                                                  : halo + (H::SLOT_BYTES - H::STREAMED), 1024);
+        wgmma_begin();
+#pragma unroll
+        for (int t = 0; t < H::TAPS; ++t)
+          Wgmma<H::N, W::kind>::multiply(sums, a + t * (W::TAP_BYTES / 16), b + H::tap(t), t > 0 ? 1 : chunk > 0);
+        wgmma_end();
+        const bool over = chunk + 1 == chunks || (W::TURN > 0 && (chunk + 1) % (W::TURN > 0 ? W::TURN : 1) == 0);
+        if (W::TURN > 0 && over) turn_give(2 - which);
+        // A slot is free when its products are done: while the next ones run, or when the turn is over.
+        if (over)
+          wgmma_wait<0>();
+        else
+          wgmma_wait<1>();
+        if (lane == 0 && before >= 0) barrier_arrive(empty + before * 8);
+        if (lane == 0 && over) barrier_arrive(empty + slot * 8);
+        before = over ? -1 : slot;
+        if (++slot == W::SLOTS) slot = 0, parity ^= 1;
+      }
+      wgmma_wait<0>();
+      settle(sums);
+
+      Index corner[4], box = 0;
+      tiles.corner(tile, corner);
+      bool there = true;
+#pragma unroll
+      for (int d = 0; d < 4; ++d) {
+        const Index n = tiles.boxes(d), i = corner[d] / P::Box::at(d) + (d == W::JOIN ? which : 0);
+        there = there && i < n;
+        box = box * n + i;
+      }
+      if (there) {
+        const Index first = tiles.tile_m * 64 + warp % 4 * 16;
+        if constexpr (W::kind == Operands::Half) {
+#pragma unroll
+          for (int h = 0; h < 2; ++h) {
+            const int* const by = packed.rows + (tiles.group * ((p.rows() + 63) / 64) * 64 + first + h * 8 + lane / 4);
+            const int e = -*packed.input - *by, e1 = e < -126 ? -126 : e < 127 ? e : 127;
+            const float f = power_of_two(e1);
+#pragma unroll
+            for (int j = 0; j < H::N / 8; ++j) sums[4 * j + 2 * h] *= f, sums[4 * j + 2 * h + 1] *= f;
+            if (__any_sync(0xffffffffu, e != e1)) {
+#pragma unroll 1
+              for (int left = e - e1; __any_sync(0xffffffffu, left != 0);) {
+                const int step = left < -126 ? -126 : left < 127 ? left : 127;
+                const float g = power_of_two(step);
+#pragma unroll
+                for (int j = 0; j < H::N / 8; ++j) sums[4 * j + 2 * h] *= g, sums[4 * j + 2 * h + 1] *= g;
+                left -= step;
+              }
+            }
+          }
+        }
+        const BoxPlace<P> place(p, box);
+        if (place.count() == P::Box::product)
+          finish_box<W, true>(p, tiles.batch(tile), first, box, place, sums, stage);
+        else
+          finish_box<W, false>(p, tiles.batch(tile), first, box, place, sums, stage);
+      }
+    }
+    if (W::TURN > 0 && which == 0) turn_wait(1);
+  }
+#endif
+}
+
+#ifndef __CUDACC_RTC__
+template <class W, bool FLAGGED, class P>
+cudaError_t launch_pairs(const P& p, void* workspace, int processors, cudaStream_t stream) {
+  using H = Pair<W, P>;
+  const int64_t kinds = p.groups() * ((static_cast<int64_t>(p.rows()) + 63) / 64);
+  const int64_t blocks = processors >= kinds ? processors / kinds * kinds : kinds;
+  const cudaError_t refused = allow_shared(pair_kernel<W, FLAGGED, P>, H::shared_bytes);
+  if (refused != cudaSuccess) return refused;
+  pair_kernel<W, FLAGGED><<<static_cast<unsigned>(blocks), W::threads, H::shared_bytes, stream>>>(p, workspace);
+  return cudaGetLastError();
+}
+
+// W is for the launch, Again (if not void) for the second one that does what W could not.
+template <class W, class Again, class P>
+cudaError_t launch_warpgroups(const P& p, void* workspace, cudaStream_t stream) {
+  if (p.batches() == 0 || p.rows() == 0 || box_count(p) == 0) return cudaSuccess;
+  int device = 0, processors = 0;
+  cudaError_t refused = cudaGetDevice(&device);
+  if (refused == cudaSuccess) refused = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+  if (refused == cudaSuccess) refused = cudaMemsetAsync(workspace, 0, 256, stream);
+  if (refused != cudaSuccess) return refused;
+  const int64_t rows = p.groups() * ((static_cast<int64_t>(p.rows()) + 63) / 64) * 64;
+  pack_rows_kernel<W><<<static_cast<unsigned>(rows + 1), 256, 0, stream>>>(p, workspace);
+  refused = cudaGetLastError();
+  if (refused == cudaSuccess) refused = launch_pairs<W, false>(p, workspace, processors, stream);
+  if constexpr (W::kind == Operands::Half) {
+    if (refused == cudaSuccess) refused = launch_pairs<Again, true>(p, workspace, processors, stream);
+  }
+  return refused;
+}
+#endif
+
+}  // namespace crucible
+#endif  // CRUCIBLE_HOPPER
