@@ -1,6 +1,7 @@
 // A matrix product in every layout, with a bias and statistics, for tests/gpu/contract_wgmma.py.
-// GRADE (Tf32, Fp32, Native) and COLUMNS (of a tile) are given; so is CRUCIBLE_SCALAR.
+// GRADE (Tf32, Fp32, Native), COLUMNS (of a tile), INSTRUCTIONS (a file) and CRUCIBLE_SCALAR are given.
 #include "contract_wgmma.cuh"
+#include INSTRUCTIONS  // of COLUMNS, as emit/wgmma.py writes them
 
 using namespace crucible;
 
@@ -71,7 +72,7 @@ extern "C" int64_t product_workspace(int z, int m, int n, int k) {
   return bytes;
 }
 
-// form: 1 A along k, 2 B along k; 0: statistics of whole rows of tiles, 3: of groups of 16. layout: -1 plain.
+// form: 1 where A lies along k, 2 where B does, 3 both. statistics: of groups of 16, of whole tiles (0), none (-1).
 extern "C" int product(const void* a, const void* b, const void* bias, void* out, void* count, void* mean, void* m2,
                        int z, int m, int n, int k, int groups, int form, int statistics, void* workspace, int what,
                        void* stream) {
@@ -80,11 +81,9 @@ extern "C" int product(const void* a, const void* b, const void* bias, void* out
   {static_cast<const scalar*>(a), static_cast<const scalar*>(b), static_cast<const scalar*>(bias),        \
    static_cast<accum*>(out), static_cast<accum*>(count), static_cast<accum*>(mean), static_cast<accum*>(m2), z, m, n, k, groups}
   if (statistics == 16) return go(Product<true, true, 16, true> GIVEN);
-#ifdef ALL_FORMS
   if (statistics == 0) return go(Product<true, true, 0, true> GIVEN);
   if (form == 0) return go(Product<false, false, 0, false> GIVEN);
   if (form == 1) return go(Product<true, false, 0, false> GIVEN);
   if (form == 2) return go(Product<false, true, 0, false> GIVEN);
-#endif
   return go(Product<true, true, 0, false> GIVEN);
 }
