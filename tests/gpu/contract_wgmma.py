@@ -52,7 +52,8 @@ def build(entry: Build) -> Path:
         instructions = path.with_suffix(".inc")
         instructions.write_text(module["instructions"]([columns]))
         given = [f"-DGRADE={grade}", f"-DCOLUMNS={columns}", f"-DCRUCIBLE_SCALAR={SCALARS[dtype]}",
-                 "-DCRUCIBLE_HOPPER=1", f'-DINSTRUCTIONS="{instructions}"', *(["-DCRUCIBLE_WGMMA_PLAIN"] if plain else [])]  # fmt: skip
+                 "-DCRUCIBLE_HOPPER=1", f'-DINSTRUCTIONS="{instructions}"']  # fmt: skip
+        given += ["-DCRUCIBLE_WGMMA_PLAIN"] if plain else []
         source = str(HERE / "contract_wgmma.cu")
         subprocess.run(
             ["nvcc", *FLAGS, "-Xptxas", "-v", f"-I{HOME / 'kernels'}", *given, "-o", str(path), source], check=True

@@ -75,7 +75,8 @@ struct Packing {
   bool pair_rows;     // a cluster's two tiles are neighbours in m and share B; otherwise neighbours in n, and share A
 };
 
-constexpr int PACK_THREADS = 256, PACK_KEPT = 16, PACK_CHUNK = 8;  // steps kept in registers; pieces in a chunk of k
+// Threads of a block; steps whose elements stay in registers; pieces in a chunk of k; pieces that a lone warp takes at a time.
+enum : int { PACK_THREADS = 256, PACK_KEPT = 16, PACK_CHUNK = 8, PACK_STEP = 8 };
 
 #if CRUCIBLE_HAS_MMA
 // The exponent that brings a line's largest element to [2^14, 2^15); its bits order as integers.
@@ -209,8 +210,6 @@ __device__ __forceinline__ void pack_along(const P& p, const Packing& all, const
 
 // The same by one warp that keeps nothing: everything is read twice, the second time from L2, in steps of PACK_STEP
 // pieces, all of whose loads are under way together.
-constexpr int PACK_STEP = 8;
-
 template <class W, class Operand, int LINES, class P>
 __device__ __forceinline__ void pack_line(const P& p, const Packing& all, const PackedOperand& to, int64_t line) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
