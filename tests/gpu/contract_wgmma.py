@@ -1,8 +1,9 @@
 """The Hopper engine for matrix products on a chip: right against float64 in every layout and range, and how fast.
 
-``python tests/gpu/contract_wgmma.py [check] [time] [small]`` builds contract_wgmma.cu (or takes libraries that lie by
-it; ``build`` alone needs no chip) and prints a line for each case. It needs torch, nvcc and compute capability 9.0, and
-of this repository only kernels/ and emit/wgmma.py, which may lie beside it. ``small`` is for compute-sanitizer.
+``python tests/gpu/contract_wgmma.py [check|time|small] [plain|overlapped]`` builds contract_wgmma.cu (or takes
+libraries that lie by it; ``build`` alone needs no chip) and prints a line for each case. It needs torch, nvcc and
+compute capability 9.0, and of this repository only kernels/ and emit/wgmma.py, which may lie beside it. ``small`` is
+for compute-sanitizer.
 """
 
 from __future__ import annotations
@@ -270,20 +271,20 @@ def time_all(libraries: dict) -> None:
         x, y = a.to(dtype), b.to(dtype)
         took = median(partial(torch.nn.functional.linear, x, y))
         print(f"time torch linear {dtype} tf32 {tf32}: {took}", flush=True)
-    entry = BUILDS[0]
-    p = Product(libraries[entry], 128, a[None], b[None])
+    p = Product(next(iter(libraries.values())), 128, a[None], b[None])
     print(f"time mma engine: {median(partial(p, MMA), 5)}", flush=True)
 
 
 def main() -> None:
     torch.manual_seed(int(os.environ.get("SEED", "7")))
-    wanted = sys.argv[1:] or ["check", "time"]
+    wanted = sys.argv[1:] if {"check", "time", "small", "build"} & {*sys.argv} else ["check", "time", *sys.argv[1:]]
     with ThreadPoolExecutor(1 if wanted == ["build"] else len(BUILDS)) as pool:
         paths = list(pool.map(build, BUILDS))
     if wanted == ["build"]:
         return
     torch.backends.cuda.matmul.allow_tf32 = False
-    libraries = {entry: load(path) for entry, path in zip(BUILDS, paths)}
+    chosen = [w == "plain" for w in wanted if w in ("plain", "overlapped")] or [False, True]
+    libraries = {entry: load(path) for entry, path in zip(BUILDS, paths) if entry.plain in chosen}
     if "check" in wanted:
         check_all(libraries)
     if "small" in wanted:

@@ -524,6 +524,10 @@ cudaError_t launch_contract_wgmma(const P& p, void* workspace, cudaStream_t stre
   const Packing all = wgmma_packing<W>(p, workspace, processors, nullptr);
   if (error == cudaSuccess) error = launch_wgmma_pack<W>(p, all, stream);
   if (error == cudaSuccess) error = launch_wgmma_multiply<W>(p, all, processors, stream);
+  if (error == cudaErrorNotSupported) {  // no clusters here (a simulator, say): the mma engine does it
+    cudaGetLastError();
+    return launch_contract<typename W::Other>(p, 1, stream);
+  }
   if constexpr (W::scaled)
     if (error == cudaSuccess) error = launch_wgmma_again<W>(p, all, stream);
   return error;
