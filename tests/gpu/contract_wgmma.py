@@ -30,13 +30,13 @@ class Build(NamedTuple):
     grade: str
     columns: int  # of a tile
     dtype: torch.dtype
-    plain: bool = False  # everything is packed beforehand
+    overlap: int = 0  # percent of B packed before the product begins, the rest beside it; 0: all
 
 
 BUILDS = [
     Build("Fp32", 128, torch.float32), Build("Fp32", 64, torch.float32), Build("Fp32", 32, torch.float32),
     Build("Tf32", 128, torch.float32), Build("Native", 128, torch.float16), Build("Native", 128, torch.bfloat16),
-    Build("Fp32", 128, torch.float32, plain=True),
+    Build("Fp32", 128, torch.float32, 25), Build("Fp32", 128, torch.float32, 50), Build("Fp32", 128, torch.float32, 70),
 ]  # fmt: skip
 ALL, PACK, MULTIPLY, AGAIN, MMA = range(5)
 FLAGS = ["-O3", "-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", "-shared", "-Xcompiler", "-fPIC"]
@@ -45,8 +45,8 @@ failures = 0
 
 def build(entry: Build) -> Path:
     """The library of an entry, made where it does not lie here already."""
-    grade, columns, dtype, plain = entry
-    stem = f"lib_{grade}_{columns}_{SCALARS[dtype]}{'_plain' if plain else ''}"
+    grade, columns, dtype, overlap = entry
+    stem = f"lib_{grade}_{columns}_{SCALARS[dtype]}_{overlap}"
     path = HERE / f"{stem}.so"
     if not path.exists():
         module = runpy.run_path(str(HOME / "wgmma.py" if HOME == HERE else HOME / "emit/wgmma.py"))
@@ -54,7 +54,7 @@ def build(entry: Build) -> Path:
         instructions.write_text(module["instructions"]([columns]))
         given = [f"-DGRADE={grade}", f"-DCOLUMNS={columns}", f"-DCRUCIBLE_SCALAR={SCALARS[dtype]}",
                  "-DCRUCIBLE_HOPPER=1", f'-DINSTRUCTIONS="{instructions}"']  # fmt: skip
-        given += ["-DCRUCIBLE_WGMMA_PLAIN"] if plain else []
+        given.append(f"-DCRUCIBLE_WGMMA_OVERLAP={overlap}")
         source = str(HERE / "contract_wgmma.cu")
         subprocess.run(
             ["nvcc", *FLAGS, "-Xptxas", "-v", f"-I{HOME / 'kernels'}", *given, "-o", str(path), source], check=True
@@ -152,7 +152,7 @@ def check(name: str, entry: Build, library: ctypes.CDLL, a: torch.Tensor, b: tor
     errors = "/".join(f"{e:.1e}" for e in mine) + " torch " + "/".join(f"{e:.1e}" for e in theirs)
     flags = f"{'' if same else ' NOT REPEATABLE'}{'' if special else ' INF OR NAN DIFFER'} again {raised}"
     print(
-        f"{'ok  ' if good else 'FAIL'} {grade} {columns}{' plain' * entry.plain} {name:34s} {errors}{flags}{note}",
+        f"{'ok  ' if good else 'FAIL'} {grade} {columns} {entry.overlap}% {name:34s} {errors}{flags}{note}",
         flush=True,
     )
 
@@ -262,7 +262,7 @@ def time_all(libraries: dict) -> None:
             parts = {"all": ALL, "pack": PACK, "multiply": MULTIPLY, "again": AGAIN}
             text = "  ".join(f"{name} {median(partial(p, what))}" for name, what in parts.items())
             print(
-                f"time {grade} {columns}{' plain' * entry.plain} {dtype} statistics {statistics} layout {form}: {text}",
+                f"time {grade} {columns} {entry.overlap}% {dtype} statistics {statistics} layout {form}: {text}",
                 flush=True,
             )
     a, b = torch.rand(m, k, device="cuda"), torch.randn(n, k, device="cuda") * k**-0.5
@@ -283,8 +283,8 @@ def main() -> None:
     if wanted == ["build"]:
         return
     torch.backends.cuda.matmul.allow_tf32 = False
-    chosen = [w == "plain" for w in wanted if w in ("plain", "overlapped")] or [False, True]
-    libraries = {entry: load(path) for entry, path in zip(BUILDS, paths) if entry.plain in chosen}
+    chosen = [w == "overlapped" for w in wanted if w in ("plain", "overlapped")] or [False, True]
+    libraries = {entry: load(path) for entry, path in zip(BUILDS, paths) if (entry.overlap > 0) in chosen}
     if "check" in wanted:
         check_all(libraries)
     if "small" in wanted:

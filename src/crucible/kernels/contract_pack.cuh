@@ -18,6 +18,14 @@
 #if CRUCIBLE_HOPPER && CRUCIBLE_SCALAR != 1  // tensor cores sum in float
 #include <cuda_fp16.h>
 
+// Percent of B's tiles that are packed before the product begins, at least; three warps of each of the product's blocks
+// pack the others while the tensor cores work. 0: all are packed before. A lone warp waits for memory most of the time
+// (43 microseconds for 8192 elements beside the product, with 16 loads of 4 bytes under way), and what comes too late is
+// waited for: 1024 x 8192 x 8192 took 0.87 ms with 26 percent, 0.72 with all.
+#ifndef CRUCIBLE_WGMMA_OVERLAP
+#define CRUCIBLE_WGMMA_OVERLAP 0
+#endif
+
 namespace crucible {
 
 // BN columns: 32, 64 or 128.
@@ -34,15 +42,9 @@ struct WgmmaTile {
   static constexpr int STAGES = smaller((227 * 1024 - OUT_BYTES - BARRIERS) / STAGE, 8);
   static constexpr int shared_bytes = STAGES * STAGE + OUT_BYTES + BARRIERS;
   static constexpr bool scaled = grade != Grade::Native;
-  // Whether the product's kernel packs B's later tiles itself, in warps that have nothing else to do: it hides most of the
-  // packing behind the first tiles' products. Only where neighbours are along k: the other way needs a block.
-#ifdef CRUCIBLE_WGMMA_PLAIN
+  // Whether the product's kernel packs B's later tiles itself. Only where neighbours are along k: the other way needs a block.
   template <class P>
-  static constexpr bool overlapped = false;
-#else
-  template <class P>
-  static constexpr bool overlapped = P::b_along_k;
-#endif
+  static constexpr bool overlapped = CRUCIBLE_WGMMA_OVERLAP > 0 && P::b_along_k;
   static constexpr Operands kind = scaled ? Operands::Half : Operands::Native;
   // What is done again is done with this.
   using Other = Mma<128, BN, grade == Grade::Native || BN == 128 ? 32 : 16, BN == 32 ? 32 : 64, 32, grade>;
@@ -76,7 +78,7 @@ struct Packing {
 };
 
 // Threads of a block; steps whose elements stay in registers; pieces in a chunk of k; pieces that a lone warp takes at a time.
-enum : int { PACK_THREADS = 256, PACK_KEPT = 16, PACK_CHUNK = 8, PACK_STEP = 8 };
+enum : int { PACK_THREADS = 256, PACK_KEPT = 16, PACK_CHUNK = 8, PACK_STEP = 16 };
 
 #if CRUCIBLE_HAS_MMA
 // The exponent that brings a line's largest element to [2^14, 2^15); its bits order as integers.

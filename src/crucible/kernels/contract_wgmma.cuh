@@ -1,9 +1,9 @@
 // The contraction engine on Hopper's tensor cores (wgmma, compute capability 9.0a), for the functors of contract.cuh.
 //
-// 1. A kernel packs both operands (contract_pack.cuh), of B only what is multiplied first.
+// 1. A kernel packs both operands (contract_pack.cuh).
 // 2. The product: blocks that stay on their processors, in clusters of two that share one operand's pieces. One thread
 //    produces (bulk copies; of the shared operand each block brings half, for both), two warpgroups consume, 64 x BN each.
-//    They take turns at the tensor cores, so that one adds while the other multiplies. Three warps pack the rest of B.
+//    They take turns at the tensor cores, so that one adds while the other multiplies.
 // 3. The functor's epilogue, a warp for each row, through shared memory of its own: the next tile's copies go on meanwhile.
 // 4. Where half numbers cannot hold the operands, a flag is raised, and the last launch, which otherwise returns at once,
 //    does everything again with the mma engine of the same grade and as many columns in a tile.
@@ -395,13 +395,13 @@ __global__ void __launch_bounds__(W::threads, 1)
   }
   cluster_meet();
   if (warp < 4) {
-    registers_down<72>();  // 72 + 2 * 216 is what three warpgroups begin with
+    registers_down<W::template overlapped<P> ? 88 : 40>();  // with twice the consumers', what three warpgroups begin with
     if (threadIdx.x == 0) produce<W>(all, shared, rank);
     if constexpr (W::template overlapped<P>)
       if (warp > 0) pack_later<W>(p, all);
     __syncwarp();
   } else {
-    registers_up<216>();
+    registers_up<W::template overlapped<P> ? 208 : 232>();
     float* const out = reinterpret_cast<float*>(wgmma_shared + W::STAGES * W::STAGE) + (warp - 4) * 8 * W::row_stride;
     consume<W>(p, all, shared, rank, out);
   }
@@ -457,7 +457,8 @@ Packing wgmma_packing(const P& p, void* workspace, int processors, int64_t* byte
   const int64_t high = all.pair_rows ? whole(all.tiles_m, 2) : all.tiles_m, wide = all.pair_rows ? 1 : 2;
   const int64_t columns = whole(processors / 2, high < 8 ? high : 8) * wide;
   const int64_t batches = whole(processors / 2, high * whole(all.tiles_n, wide));
-  const int64_t early = columns < all.tiles_n ? columns : batches * all.tiles_n;
+  const int64_t needed = columns < all.tiles_n ? columns : batches * all.tiles_n;
+  const int64_t share = whole(tiles_b * CRUCIBLE_WGMMA_OVERLAP, 100), early = needed > share ? needed : share;
   all.first = W::template overlapped<P> && early < tiles_b ? early : tiles_b;
   all.again = reinterpret_cast<int*>(take(4));
   all.next = reinterpret_cast<unsigned*>(take(4));
