@@ -519,16 +519,14 @@ cudaError_t launch_contract_wgmma(const P& p, void* workspace, cudaStream_t stre
   if (p.batches() == 0 || p.rows() == 0 || p.cols() == 0) return cudaSuccess;
   const int64_t tiles_m = whole(p.rows(), W::BM), tiles_n = whole(p.cols(), W::BN), most = 0x7fffffff;
   if (tiles_m > most / tiles_n || p.batches() > most / (tiles_m * tiles_n)) return cudaErrorInvalidValue;
-  int device = 0, processors = 0;
+  int device = 0, processors = 0, clusters = 0;
   cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&clusters, cudaDevAttrClusterLaunch, device);
+  if (error == cudaSuccess && clusters == 0) return launch_contract<typename W::Other>(p, 1, stream);  // simulated, say
   if (error == cudaSuccess) error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
   const Packing all = wgmma_packing<W>(p, workspace, processors, nullptr);
   if (error == cudaSuccess) error = launch_wgmma_pack<W>(p, all, stream);
   if (error == cudaSuccess) error = launch_wgmma_multiply<W>(p, all, processors, stream);
-  if (error == cudaErrorNotSupported) {  // no clusters here (a simulator, say): the mma engine does it
-    cudaGetLastError();
-    return launch_contract<typename W::Other>(p, 1, stream);
-  }
   if constexpr (W::scaled)
     if (error == cudaSuccess) error = launch_wgmma_again<W>(p, all, stream);
   return error;
