@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from crucible.emit.engines import launch, packed_bytes
 from crucible.emit.writer import TYPES, Block, Writer, indented, pointer
 from crucible.plan import reducers
 from crucible.plan.boxes import GradientTile, WindowTile
@@ -29,6 +30,7 @@ class Functor:
     structs: set[str] = field(default_factory=set)
     templates: set[str] = field(default_factory=set)
     columns: set[int] = field(default_factory=set)  # of Hopper's matrix instructions
+    asks: bool = False  # whether bytes_NAME(sizes) says how much memory `packed` must have
 
 
 class _Parts:
@@ -98,6 +100,7 @@ def _assemble(
     launch: str,
     extra: list[str],
     templates: set[str],
+    memory: str = "",
 ) -> Functor:
     members, pointers, sizes = parts.members()
     buffers = parts.buffers
@@ -118,10 +121,21 @@ def _assemble(
         *indented(launch.splitlines()),
         "}",
     ]
+    if memory:
+        nothing = ["nullptr"] * len(pointers) + [f"static_cast<Index>({s})" for s in sizes]
+        lines += [
+            "",
+            f"int64_t bytes_{name}({', '.join(f'int64_t {s}' for s in sizes)}) {{",
+            f"  const {name} stage{{{', '.join(nothing)}}};",
+            *indented(memory.splitlines()),
+            "}",
+        ]
     functions, structs = parts.used()
-    return Functor(
+    made = Functor(
         name, "\n".join(_wrapped(lines)), pointers, sizes, extra, f"run_{name}", functions, structs, templates
     )
+    made.asks = bool(memory)
+    return made
 
 
 def _wrapped(lines: list[str]) -> list[str]:
@@ -528,19 +542,15 @@ def _contraction(stage: Contraction, buffers: Mapping[str, Buffer], comment: Ite
     pair = stage.tile.pair if isinstance(stage.tile, WindowTile) else None
     if pair is not None:
         templates.add("window_wgmma.cuh")
+    if stage.packed:
+        templates.add("contract_wgmma.cuh")
     parts.need(stage.splits)
-    made = _assemble(
-        parts, stage.name, comment, body, _launch_contraction(stage), ["packed"] if boxed else [], templates
-    )
-    made.columns = {pair.columns} if pair is not None else set()
+    extra = ["packed"] if boxed or stage.packed else []
+    memory = packed_bytes(stage) if stage.packed else ""
+    made = _assemble(parts, stage.name, comment, body, launch(stage, STREAM), extra, templates, memory)
+    made.columns = {pair.columns} if pair is not None else {stage.tile.cols} if stage.packed else set()
     return made
 
 
 def _splits_in(stage: Contraction) -> set[Var]:
     return {v for s in stage.stores for v in s.index.variables() if v.name == "split"}
-
-
-def _launch_contraction(stage: Contraction) -> str:
-    from crucible.emit.engines import launch
-
-    return launch(stage, STREAM)

@@ -30,8 +30,11 @@ def choices(tile: Tile | WindowTile | GradientTile) -> list[tuple[int, str, str]
     return [*made, (SIMT, "launch_contract", tile.simt.text())]
 
 
-def hopper(tile: Tile | WindowTile | GradientTile) -> list[tuple[int, str, str]]:
+def hopper(stage: Contraction) -> list[tuple[int, str, str]]:
     """The same with Hopper's own instructions, where there are any for it."""
+    tile = stage.tile
+    if stage.packed:
+        return [(FP32, "launch_contract_wgmma", packed(stage))]
     if not isinstance(tile, WindowTile) or tile.pair is None:
         return []
     return [
@@ -40,16 +43,37 @@ def hopper(tile: Tile | WindowTile | GradientTile) -> list[tuple[int, str, str]]
     ]
 
 
+def packed(stage: Contraction) -> str:
+    """The type of tiles of packed operands."""
+    return f"WgmmaTile<{stage.tile.cols}, Grade::Fp32>"
+
+
+def packed_bytes(stage: Contraction) -> str:
+    """The text of a function's body: memory for packed operands with the engine the build asks for."""
+    return "\n".join([
+        f"#if CRUCIBLE_HOPPER && CRUCIBLE_{stage.contract.rule.upper()} == {FP32}",
+        "int64_t bytes = 0;",
+        f"wgmma_packing<{packed(stage)}>(stage, nullptr, 1, &bytes);",
+        "return bytes;",
+        "#else",
+        "static_cast<void>(stage);",
+        "return 0;",
+        "#endif",
+    ])  # fmt: skip
+
+
 def launch(stage: Contraction, stream: str) -> str:
     """The text that launches a contraction with the engine the build asks for."""
     macro = f"CRUCIBLE_{stage.contract.rule.upper()}"
     lines = []
     options = [(f"{macro} == {v}", f, t) for v, f, t in choices(stage.tile)]
-    options = [(f"CRUCIBLE_HOPPER && {macro} == {v}", f, t) for v, f, t in hopper(stage.tile)] + options
+    options = [(f"CRUCIBLE_HOPPER && {macro} == {v}", f, t) for v, f, t in hopper(stage)] + options
     splits = "1" if stage.splits == 1 else f"static_cast<int>({stage.splits})"
     given = {
-        "launch_window": "reinterpret_cast<unsigned*>(packed)", "launch_warpgroups": "reinterpret_cast<void*>(packed)"
-    }  # fmt: skip
+        "launch_window": "reinterpret_cast<unsigned*>(packed)",
+        "launch_warpgroups": "reinterpret_cast<void*>(packed)",
+        "launch_contract_wgmma": "reinterpret_cast<void*>(packed)",
+    }
     for number, (condition, function, text) in enumerate(options):
         if len(options) > 1:
             last = number == len(options) - 1

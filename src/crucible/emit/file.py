@@ -60,10 +60,10 @@ def write_file(request: Request) -> str:
                 f = m.functors[stage.name]
                 label = m.labels[stage.name]
                 if all(x.name != label for x in parts[part]):
-                    renamed = re.sub(rf"\b(run_)?{re.escape(f.name)}\b", rf"\g<1>{label}", f.text)
+                    renamed = re.sub(rf"\b(run_|bytes_)?{re.escape(f.name)}\b", rf"\g<1>{label}", f.text)
                     parts[part].append(Functor(label, renamed, f.pointers, f.sizes, f.extra, f"run_{label}",
                                                f.functions,
-                                               f.structs, f.templates, f.columns))  # fmt: skip
+                                               f.structs, f.templates, f.columns, f.asks))  # fmt: skip
     sections = [_header(request), _imports(), _cuda(parts), _builder(request, parts)]
     for mode in request.modes:
         sections.append(_functions(mode))
@@ -116,7 +116,8 @@ def _cuda(parts: dict[str, list[Functor]]) -> str:
 def _signature(f: Functor) -> str:
     arguments = ["uint64_t"] * len(f.pointers) + ["int64_t"] * len(f.sizes)
     arguments += [{"parts": "uint64_t", "splits": "int", "packed": "uint64_t"}[e] for e in f.extra]
-    return f"void run_{f.name}({', '.join([*arguments, 'uint64_t'])});"
+    text = f"void run_{f.name}({', '.join([*arguments, 'uint64_t'])});"
+    return text + (f"\nint64_t bytes_{f.name}({', '.join(['int64_t'] * len(f.sizes))});" if f.asks else "")
 
 
 _BUILDER = '''
@@ -209,7 +210,8 @@ def _builder(request: Request, parts: dict[str, list[Functor]]) -> str:
     for part, functors in parts.items():
         lines = ["#include <cstdint>", "#include <pybind11/pybind11.h>", "", *(_signature(f) for f in functors), ""]
         lines += ["PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {"]
-        lines += [f'  m.def("{f.name}", &run_{f.name});' for f in functors] + ["}"]
+        lines += [f'  m.def("{f.name}", &run_{f.name});' for f in functors]
+        lines += [f'  m.def("{f.name}_bytes", &bytes_{f.name});' for f in functors if f.asks] + ["}"]
         text = "\n".join(lines)
         bindings.append(f'_{part.upper()}_BINDING = r"""\n{text}\n"""')
     table = ", ".join(f'"{p}": (_{p.upper()}_BINDING, _{p.upper()}_SOURCE)' for p in parts)
@@ -508,7 +510,7 @@ def labelled(modes: Sequence[Mode]) -> None:
                     continue
                 part = "backward" if stage in m.plan.backward_stages else "forward"
                 f = m.functors[stage.name]
-                text = re.sub(rf"\b(run_)?{re.escape(f.name)}\b", "@", "\n".join(
+                text = re.sub(rf"\b(run_|bytes_)?{re.escape(f.name)}\b", "@", "\n".join(
                     line for line in f.text.splitlines() if not line.startswith("//")))  # fmt: skip
                 stem = stage.name.rsplit("_", 1)[0]
                 table = seen[part]

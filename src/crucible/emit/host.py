@@ -162,7 +162,11 @@ def _launch(mode: Mode, stage: Stage, f: Functor) -> list[str]:
             count += " * splits"
         lines.append(f"parts = torch.empty({count}, dtype=torch.uint8, device=device)")
         arguments += ["parts.data_ptr()", *(["splits"] if "splits" in f.extra else [])]
-    if "packed" in f.extra:
+    if f.asks:
+        memory = f"kernels.{label}_bytes({', '.join(f.sizes)})"
+        lines.append(f"packed = torch.empty({memory}, dtype=torch.uint8, device=device)")
+        arguments.append("packed.data_ptr()")
+    elif "packed" in f.extra:
         assert isinstance(stage, Contraction) and isinstance(stage.tile, WindowTile)
         lines.append(f"packed = torch.empty({packed_words(stage, stage.tile)}, dtype=torch.int32, device=device)")
         arguments.append("packed.data_ptr()")

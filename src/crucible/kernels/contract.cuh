@@ -131,14 +131,13 @@ __device__ __forceinline__ auto columns_of(const P& p, Index tile_n) {
     return PlainColumns<Config::BN>(p, tile_n);
 }
 
+// One tile of the result, and one split of its sums.
 template <class Config, class P>
-__global__ void __launch_bounds__(Config::threads, Config::blocks_per_sm)
-    contract_kernel(const __grid_constant__ P p, int splits) {
-  extern __shared__ __align__(16) unsigned char contract_shared[];
+__device__ __forceinline__ void contract_tile(const P& p, unsigned block, int split, int splits,
+                                              unsigned char* shared) {
   const Index rows = p.rows(), depth = p.depth();
-  const TilePlace tile = tile_place(blockIdx.x, static_cast<unsigned>((rows - 1) / Config::BM + 1),
+  const TilePlace tile = tile_place(block, static_cast<unsigned>((rows - 1) / Config::BM + 1),
                                     static_cast<unsigned>(column_tiles<Config>(p)));
-  const int split = static_cast<int>(blockIdx.y);
   const Index m0 = tile.m * Config::BM;
 
   const Index tiles = depth / Config::BK + (depth % Config::BK != 0), share = tiles / splits + (tiles % splits != 0);
@@ -147,10 +146,10 @@ __global__ void __launch_bounds__(Config::threads, Config::blocks_per_sm)
 
   typename Config::Sums sums;
   Config::multiply(p, tile.z, m0, tile.n * Config::BN, first == tiles ? depth : first * Config::BK,
-                   last == tiles ? depth : last * Config::BK, contract_shared, sums);
+                   last == tiles ? depth : last * Config::BK, shared, sums);
 
   const auto columns = columns_of<Config>(p, tile.n);
-  accum* staged = reinterpret_cast<accum*>(contract_shared);
+  accum* staged = reinterpret_cast<accum*>(shared);
   const int warp = static_cast<int>(threadIdx.x) / 32;
 #pragma unroll 1
   for (int pass = 0; pass < Config::passes; ++pass) {
@@ -163,6 +162,13 @@ __global__ void __launch_bounds__(Config::threads, Config::blocks_per_sm)
       if (row < rows - m0) finish_row<Config>(p, tile.z, m0 + row, columns, split, staged + r * Config::pass_stride);
     }
   }
+}
+
+template <class Config, class P>
+__global__ void __launch_bounds__(Config::threads, Config::blocks_per_sm)
+    contract_kernel(const __grid_constant__ P p, int splits) {
+  extern __shared__ __align__(16) unsigned char contract_shared[];
+  contract_tile<Config>(p, blockIdx.x, static_cast<int>(blockIdx.y), splits, contract_shared);
 }
 
 #ifndef __CUDACC_RTC__

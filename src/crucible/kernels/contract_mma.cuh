@@ -310,7 +310,7 @@ struct Mma {
   static __device__ __forceinline__ int row_of(int pass, int r) { return r / 16 * WM + pass * 16 + r % 16; }
 
   static __device__ __forceinline__ void expose(const Sums& sums, int pass, accum* rows) {
-    float* to = rows + (warp_m() * 16 + lane() / 4) * pass_stride + warp_n() * WN + lane() % 4 * 2;
+    accum* to = rows + (warp_m() * 16 + lane() / 4) * pass_stride + warp_n() * WN + lane() % 4 * 2;
 #pragma unroll
     for (int i = 0; i < MT; ++i)
       if (i == pass) {  // a register has no address: the choice is made among unrolled copies

@@ -39,7 +39,7 @@ struct Window {
   static __device__ __forceinline__ int warp() { return static_cast<int>(threadIdx.x) / 32; }
 
   static __device__ __forceinline__ void expose(const Sums& sums, int pass, accum* rows) {
-    float* to = rows + lane() / 4 * pass_stride + warp() * WN + lane() % 4 * 2;
+    accum* to = rows + lane() / 4 * pass_stride + warp() * WN + lane() % 4 * 2;
 #pragma unroll
     for (int i = 0; i < MT; ++i)
       if (i == pass) {

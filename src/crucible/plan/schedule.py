@@ -27,7 +27,7 @@ from crucible.plan.program import (
     unflat,
 )
 from crucible.plan.stages import Call, Contraction, Map, Pass, Row, Stage, Statistics, Store
-from crucible.plan.tiles import PROCESSORS, choose
+from crucible.plan.tiles import PROCESSORS, choose, packing_pays
 from crucible.plan.value import Load, Local, Result, Value, replace, walk
 from crucible.plan.walks import arrange
 
@@ -192,6 +192,7 @@ class Scheduler:
                     stage.tile, stage.source = box, s.source()
         if splits > 1:
             stage.splits = self._size(f"{c.name}_splits", f"max(1, min({splits}, {parts.python()}))", splits)
+        stage.packed = c.rule == "matmul" and stage.splits == 1 and packing_pays(tile, rows, cols, depth, batches)
         at = self._add(stage)
         if stage.splits == 1:
             self.made_by[c.name] = at

@@ -89,6 +89,7 @@ class Contraction:
     stores: list[Store] = field(default_factory=list)
     statistics: Statistics | None = None
     splits: Int = ONE
+    packed: bool = False  # on Hopper, for its own instructions (kernels/contract_wgmma.cuh)
     nodes: list[str] = field(default_factory=list)
 
 

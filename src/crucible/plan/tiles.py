@@ -130,6 +130,18 @@ MMA_TILES = (
 # As wide as a box of pixels (plan/boxes.py): chosen with one, never on their own.
 BOX_TILES = (SimtTile(32, 256, 8, 4, 8), MmaTile(64, 256, 16, 32, 64))
 PROCESSORS = 132  # of an H200; other large chips are near
+# On an H200, measured at 1024 x 8192 x 8192: operations and bytes in a second, and seconds for two more launches.
+MMA_RATE, WGMMA_RATE, PACK_RATE, LAUNCHES = 41e12, 258e12, 3.7e12, 1e-5
+
+
+def packing_pays(tile: Tile, rows: int, cols: int, depth: int, batches: int) -> bool:
+    """Whether kernels/contract_wgmma.cuh, which packs both operands first, should beat this tile in grade fp32."""
+
+    def operations(high: int) -> int:
+        return 2 * batches * -(-rows // high) * high * -(-cols // tile.cols) * tile.cols * depth
+
+    packing = 8 * batches * (rows + cols) * depth / PACK_RATE + LAUNCHES
+    return isinstance(tile, MmaTile) and operations(128) / WGMMA_RATE + packing < operations(tile.rows) / MMA_RATE
 
 
 def choose(

@@ -1,0 +1,537 @@
+// The contraction engine on Hopper's tensor cores (wgmma, compute capability 9.0a), for the functors of contract.cuh.
+//
+// 1. A kernel packs both operands (contract_pack.cuh).
+// 2. The product: blocks that stay on their processors, in clusters of two that share one operand's pieces. One thread
+//    produces (bulk copies; of the shared operand each block brings half, for both), two warpgroups consume, 64 x BN each.
+//    They take turns at the tensor cores, so that one adds while the other multiplies.
+// 3. The functor's epilogue, a warp for each row, through shared memory of its own: the next tile's copies go on meanwhile.
+// 4. Where half numbers cannot hold the operands, a flag is raised, and the last launch, which otherwise returns at once,
+//    does everything again with the mma engine of the same grade and as many columns in a tile.
+//
+// Grades:
+//   Fp32    three products of half numbers; every 64 k start a fresh accumulator, the small products first (tensor cores
+//           cut what they add), which goes to ordinary registers by rounded adds
+//   Tf32    one product of half numbers
+//   Native  one product of elements as they are (half or bfloat16). Never done again.
+// The range: with n elements of a row and m of a column that lost bits, a sum is off by at most 2^-25 * 2^15 * (n + m), and
+// that must be small against the sums themselves: for each row of a tile and for each column within a warp's 16 rows some
+// sum must be 2^20 (2^14 in grade Tf32) times larger. A sum that cancels does no harm, a row or column of losses is seen.
+// A line with inf or nan always raises the flag.
+//
+// Shared memory: STAGES of PLANES * (128 + BN) * 128 bytes, and 8 rows of each consumer warp on their way out.
+// Registers: BN / 2 accumulators and BN / 2 sums.
+// Bytes: A's planes come from L2 once for each tile of columns, B's once for each tile of rows, those of the shared
+// operand half as often. Operations: 2 * M * N * K, three times that in grade Fp32.
+#pragma once
+
+#include "contract_pack.cuh"
+
+#if CRUCIBLE_HOPPER && CRUCIBLE_SCALAR != 1  // tensor cores sum in float
+namespace crucible {
+
+// ---- instructions beside those of wgmma.cuh
+#if CRUCIBLE_HAS_WGMMA
+// Lines of 128 bytes in groups of eight, chunks swizzled; 16 k further is 2 more in the lowest field.
+__device__ __forceinline__ uint64_t swizzled_at(unsigned address) {
+  return static_cast<uint64_t>((address & 0x3ffffu) >> 4) | uint64_t(1) << 16 | uint64_t(64) << 32 | uint64_t(1) << 62;
+}
+__device__ __forceinline__ unsigned cluster_rank() {
+  unsigned rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+__device__ __forceinline__ void cluster_meet() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+// At the same barrier of a block of the cluster. Nothing is released: what was read, tensor cores read. (A release to the
+// cluster would be a fence in the main loop: a tenth of the whole time.)
+__device__ __forceinline__ void barrier_arrive_at(unsigned barrier, unsigned block) {
+  asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
+               "mbarrier.arrive.shared::cluster.b64 _, [there];\n}\n" ::"r"(barrier), "r"(block) : "memory");
+}
+__device__ __forceinline__ void barrier_wait_cluster(unsigned barrier, unsigned parity) {
+  unsigned passed;
+  do {
+    asm volatile(
+        "{\n.reg .pred p;\n"
+        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, p;\n}\n"
+        : "=r"(passed) : "r"(barrier), "r"(parity) : "memory");
+  } while (!passed);
+}
+// To the same place of both blocks of the cluster; the bytes count on the same barrier of each.
+__device__ __forceinline__ void bulk_copy_both(unsigned to, const void* from, unsigned bytes, unsigned barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;"
+      ::"r"(to), "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier), "h"(static_cast<unsigned short>(3))
+      : "memory");
+}
+#endif
+
+// ---- the product
+
+#if CRUCIBLE_HAS_WGMMA
+// What other processors may have written during this kernel is not read through L1.
+__device__ __forceinline__ float4 two_scales(const LineScale* at) { return __ldcg(reinterpret_cast<const float4*>(at)); }
+
+// Whether what half numbers lost is small against a warp's sums. Scales and weights are this thread's first.
+template <class W>
+__device__ __forceinline__ bool sums_hold(const float (&sums)[W::BN / 2], const LineScale (&rows)[2],
+                                          const LineScale* columns, const unsigned* row_weights,
+                                          const unsigned* column_weights) {
+  constexpr float LIMIT = W::grade == Grade::Fp32 ? 0x1p10f : 0x1p4f;
+  bool bad = false;
+#pragma unroll
+  for (int j = 0; j < W::BN / 8; ++j) {
+    const float4 two = two_scales(columns + j * 8);
+#pragma unroll
+    for (int r = 0; r < 4; ++r)
+      bad |= !(fabsf(sums[j * 4 + r]) >= LIMIT * (rows[r / 2].lossy + (r % 2 ? two.w : two.y)));
+  }
+  if (!__any_sync(0xffffffffu, bad)) return true;
+  // Some sum is small. A closer bound: n lost elements meet at most n of the largest, and at most the partner's weight.
+  // A row or a column of small ones? Zero rows and columns (-inf) say nothing; a nan spoils every comparison.
+  bool row_bad[2] = {false, false}, row_good[2] = {false, false}, hold = true;
+  const float row_weight[2] = {row_weights[0] * 0x1p-8f, row_weights[8] * 0x1p-8f};
+#pragma unroll
+  for (int j = 0; j < W::BN / 8; ++j) {
+    const float4 two = two_scales(columns + j * 8);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float lossy = i ? two.w : two.y, weight = __ldcg(column_weights + j * 8 + i) * 0x1p-8f;
+      bool column_bad = false, column_good = false;
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const float bound = fminf(rows[h].lossy, weight) + fminf(lossy, row_weight[h]);
+        const float least = LIMIT * (isnan(rows[h].lossy + lossy) ? NAN : bound);
+        const bool good = fabsf(sums[j * 4 + h * 2 + i]) >= least;
+        row_bad[h] |= !good;
+        column_bad |= !good;
+        row_good[h] |= good && least >= 0;
+        column_good |= good && least >= 0;
+      }
+      unsigned some = __ballot_sync(0xffffffffu, column_good), none = __ballot_sync(0xffffffffu, column_bad);
+#pragma unroll
+      for (int shift = 16; shift >= 4; shift /= 2) {
+        some |= some >> shift;
+        none |= none >> shift;
+      }
+      hold = hold && (none & ~some & 0xfu) == 0;
+    }
+  }
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    unsigned some = __ballot_sync(0xffffffffu, row_good[h]), none = __ballot_sync(0xffffffffu, row_bad[h]);
+#pragma unroll
+    for (int shift = 2; shift >= 1; shift /= 2) {
+      some |= some >> shift;
+      none |= none >> shift;
+    }
+    hold = hold && (none & ~some & 0x11111111u) == 0;
+  }
+  return hold;
+}
+
+// A cluster's tiles, one after another.
+struct ClusterTiles {
+  unsigned next, step, pairs_m, pairs_n, total;
+  bool pair_rows;
+  __device__ __forceinline__ explicit ClusterTiles(const Packing& all)
+      : next(blockIdx.x / 2), step(gridDim.x / 2), pairs_m(all.pair_rows ? (all.tiles_m + 1) / 2 : all.tiles_m),
+        pairs_n(all.pair_rows ? all.tiles_n : (all.tiles_n + 1) / 2), total(pairs_m * pairs_n * all.batches),
+        pair_rows(all.pair_rows) {}
+  // This block's tile of the next pair; it may lie past the last.
+  __device__ __forceinline__ bool take(unsigned rank, TilePlace& tile) {
+    if (next >= total) return false;
+    tile = tile_place(next, pairs_m, pairs_n);
+    next += step;
+    if (pair_rows)
+      tile.m = tile.m * 2 + static_cast<Index>(rank);
+    else
+      tile.n = tile.n * 2 + static_cast<Index>(rank);
+    return true;
+  }
+};
+
+template <class W>
+struct Ring {
+  int slot = 0;
+  unsigned parity = 0;
+  __device__ __forceinline__ void advance() {
+    if (++slot == W::STAGES) {
+      slot = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// Where things lie in shared memory.
+template <class W>
+struct WgmmaShared {
+  unsigned base;
+  __device__ __forceinline__ unsigned a(int slot) const { return base + slot * W::STAGE; }
+  __device__ __forceinline__ unsigned b(int slot) const { return base + slot * W::STAGE + W::A_BYTES; }
+  __device__ __forceinline__ unsigned full(int slot) const { return base + W::STAGES * W::STAGE + W::OUT_BYTES + 8 * slot; }
+  __device__ __forceinline__ unsigned empty(int slot) const { return full(slot) + 8 * W::STAGES; }
+};
+
+// Packs lines of B's later tiles, whichever is next; what is packed does not depend on who does it. No warp waits here, so
+// those that wait for a line will have it.
+template <class W, class P>
+__device__ __forceinline__ void pack_later(const P& p, const Packing& all) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  for (;;) {
+    unsigned taken = 0;
+    if (lane == 0) taken = atomicAdd(all.next, 1u);
+    const int64_t line = all.first * W::BN + __shfl_sync(0xffffffffu, taken, 0);
+    if (line >= all.b.lines) break;
+    pack_line<W, OperandB<P>, W::BN>(p, all, all.b, line);
+    asm volatile("fence.proxy.async;" ::: "memory");  // bulk copies read what was stored
+    __threadfence();
+    __syncwarp();
+    if (lane == 0) asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(all.ready + line / W::BN) : "memory");
+  }
+}
+template <class W>
+__device__ __forceinline__ void await_tile(const Packing& all, int64_t tile) {
+  if (tile < all.first) return;
+  unsigned ready;
+  do {
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(ready) : "l"(all.ready + tile) : "memory");
+  } while (ready < W::BN);
+  asm volatile("fence.proxy.async;" ::: "memory");
+}
+
+// The producer, one thread. A tile past the last takes the last one's place: the partner needs its half.
+template <class W>
+__device__ __forceinline__ void produce(const Packing& all, const WgmmaShared<W>& shared, unsigned rank) {
+  ClusterTiles tiles(all);
+  TilePlace tile;
+  Ring<W> ring;
+  while (tiles.take(rank, tile)) {
+    const int64_t m = tile.m < all.tiles_m ? tile.m : all.tiles_m - 1, n = tile.n < all.tiles_n ? tile.n : all.tiles_n - 1;
+    const unsigned char* a = all.a.pieces + (tile.z * static_cast<int64_t>(all.tiles_m) + m) * all.depth * W::A_BYTES;
+    const int64_t tile_b = tile.z * static_cast<int64_t>(all.tiles_n) + n;
+    const unsigned char* b = all.b.pieces + tile_b * all.depth * W::B_BYTES;
+    await_tile<W>(all, tile_b);
+    for (int64_t piece = 0; piece < all.depth; ++piece) {
+      const unsigned full = shared.full(ring.slot);
+      barrier_wait_cluster(shared.empty(ring.slot), ring.parity ^ 1);
+      barrier_expect(full, W::STAGE);
+      if (all.pair_rows) {
+        const unsigned half = rank * (W::B_BYTES / 2);
+        bulk_copy(shared.a(ring.slot), a, W::A_BYTES, full);
+        bulk_copy_both(shared.b(ring.slot) + half, b + half, W::B_BYTES / 2, full);
+      } else {
+        const unsigned half = rank * (W::A_BYTES / 2);
+        bulk_copy(shared.b(ring.slot), b, W::B_BYTES, full);
+        bulk_copy_both(shared.a(ring.slot) + half, a + half, W::A_BYTES / 2, full);
+      }
+      a += W::A_BYTES;
+      b += W::B_BYTES;
+      ring.advance();
+    }
+  }
+}
+
+// Statistics of groups in eight rows of finished values: a lane takes whole groups, one after another, so that lanes need
+// not talk to each other (finish_row's shuffles cost a seventh of the whole time). 16-byte loads in an order in which
+// neighbouring groups hit distinct banks.
+template <class W, class P>
+__device__ __forceinline__ void sink_groups(const P& p, Index z, Index first, int rows, Index n0, const float* out) {
+  constexpr int GROUPS = W::BN / P::group, QUADS = P::group / 4, NEAR = 32 / P::group > 0 ? 32 / P::group : 1;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int pair = lane; pair < 8 * GROUPS; pair += 32) {
+    const int r = pair / GROUPS, g = pair % GROUPS;
+    const float* from = out + r * W::row_stride + g * P::group;
+    float4 v[QUADS];
+    float sum = 0;
+#pragma unroll
+    for (int q = 0; q < QUADS; ++q) {
+      v[q] = reinterpret_cast<const float4*>(from)[(q + g / NEAR) % QUADS];
+      sum += (v[q].x + v[q].y) + (v[q].z + v[q].w);
+    }
+    const float near = sum / P::group;
+    float off = 0, squares = 0;
+#pragma unroll
+    for (int q = 0; q < QUADS; ++q) {
+      const float d[4] = {v[q].x - near, v[q].y - near, v[q].z - near, v[q].w - near};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        off += d[i];
+        squares = fmaf(d[i], d[i], squares);
+      }
+    }
+    off /= P::group;
+    if (r < rows && n0 + g * P::group < p.cols())
+      p.sink(z, first + r, n0 / P::group + g, P::group, near + off, squares - P::group * off * off);
+  }
+}
+
+// Sums leave the registers, eight rows of a warp at a time, and go through the functor.
+template <class W, class P>
+__device__ __forceinline__ void hand_out(const P& p, const Packing& all, const TilePlace& tile, int group,
+                                         const float (&sums)[W::BN / 2], float* out) {
+  const int warp = static_cast<int>(threadIdx.x) / 32 % 4, lane = static_cast<int>(threadIdx.x) % 32;
+  const Index first = tile.m * W::BM + group * 64 + warp * 16;
+  LineScale rows[2] = {};
+  const LineScale* columns = nullptr;
+  if constexpr (W::scaled) {
+    const LineScale* at = all.a.scales + tile.z * static_cast<int64_t>(all.tiles_m) * W::BM + first + lane / 4;
+    rows[0] = at[0];
+    rows[1] = at[8];
+    columns = all.b.scales + (tile.z * static_cast<int64_t>(all.tiles_n) + tile.n) * W::BN + lane % 4 * 2;
+    const int64_t row = at - all.a.scales, column = columns - all.b.scales;
+    if (!sums_hold<W>(sums, rows, columns, all.a.weights + row, all.b.weights + column) && lane == 0) *all.again = 1;
+  }
+  const auto place = columns_of<W>(p, tile.n);
+  const Index left = p.rows() - first;
+#pragma unroll 1
+  for (int h = 0; h < 2; ++h) {
+    if (h * 8 >= left) break;
+    __syncwarp();
+    const float row = h ? rows[1].factor : rows[0].factor;
+#pragma unroll
+    for (int j = 0; j < W::BN / 8; ++j) {
+      float2 two = {h ? sums[j * 4 + 2] : sums[j * 4], h ? sums[j * 4 + 3] : sums[j * 4 + 1]};
+      if constexpr (W::scaled) {  // what makes smaller comes first: nothing overflows on the way
+        const float4 c = two_scales(columns + j * 8);
+        two.x = two.x * fminf(row, c.x) * fmaxf(row, c.x);
+        two.y = two.y * fminf(row, c.z) * fmaxf(row, c.z);
+      }
+      *reinterpret_cast<float2*>(out + lane / 4 * W::row_stride + j * 8 + lane % 4 * 2) = two;
+    }
+    __syncwarp();
+    if constexpr (P::statistics && P::group >= 4 && P::group <= W::BN / 4) {
+#pragma unroll 4
+      for (int r = 0; r < 8; ++r) {
+        float* const at = out + r * W::row_stride + lane;
+#pragma unroll
+        for (int j = 0; j < W::BN / 32; ++j)
+          if (h * 8 + r < left && place.valid(j))
+            at[j * 32] = p.finish(tile.z, first + h * 8 + r, place.column(j), 0, at[j * 32]);
+      }
+      __syncwarp();
+      sink_groups<W>(p, tile.z, first + h * 8, left - h * 8 < 8 ? static_cast<int>(left) - h * 8 : 8,
+                     tile.n * W::BN, out);
+    } else {
+#pragma unroll 2
+      for (int r = 0; r < 8; ++r)
+        if (h * 8 + r < left) finish_row<W>(p, tile.z, first + h * 8 + r, place, 0, out + r * W::row_stride);
+    }
+  }
+}
+
+// Two warpgroups, 64 rows of the tile each.
+template <class W, class P>
+__device__ __forceinline__ void consume(const P& p, const Packing& all, const WgmmaShared<W>& shared, unsigned rank,
+                                        float* out) {
+  using Instruction = Wgmma<W::BN, W::kind>;
+  const int group = static_cast<int>(threadIdx.x) / 128 - 1, lane = static_cast<int>(threadIdx.x) % 32;
+  ClusterTiles tiles(all);
+  TilePlace tile;
+  Ring<W> ring;
+  if (group == 1) turn_give(1);  // the first group begins
+  while (tiles.take(rank, tile)) {
+    float sums[W::BN / 2], part[W::BN / 2];
+#pragma unroll
+    for (int i = 0; i < W::BN / 2; ++i) sums[i] = part[i] = 0;
+#pragma unroll 1
+    for (int64_t piece = 0; piece < all.depth; ++piece) {
+      const uint64_t a = swizzled_at(shared.a(ring.slot) + group * 64 * 128), b = swizzled_at(shared.b(ring.slot));
+      barrier_wait(shared.full(ring.slot), ring.parity);
+      turn_wait(1 + group);
+      settle(part);
+      wgmma_begin();
+      if constexpr (W::PLANES == 2) {
+        const uint64_t a_low = a + W::BM * 128 / 16, b_low = b + W::BN * 128 / 16;
+#pragma unroll
+        for (int k = 0; k < 4; ++k) Instruction::multiply(part, a + 2 * k, b_low + 2 * k, k > 0);
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          Instruction::multiply(part, a_low + 2 * k, b + 2 * k, 1);
+          if (k == 1) wgmma_end();
+        }
+#pragma unroll
+        for (int k = 0; k < 4; ++k) Instruction::multiply(part, a + 2 * k, b + 2 * k, 1);
+      } else {
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          Instruction::multiply(part, a + 2 * k, b + 2 * k, k > 0);
+          if (k == 1) wgmma_end();
+        }
+      }
+      wgmma_end();
+      wgmma_wait<1>();
+      turn_give(1 + (group ^ 1));  // half is done: the other's products queue up behind the rest
+      wgmma_wait<0>();
+      settle(part);
+      if (lane < 2) barrier_arrive_at(shared.empty(ring.slot), lane);
+      ring.advance();
+#pragma unroll
+      for (int i = 0; i < W::BN / 2; ++i) sums[i] += part[i];
+    }
+    if (tile.m < all.tiles_m && tile.n < all.tiles_n) hand_out<W>(p, all, tile, group, sums, out);
+  }
+  if (group == 0) turn_wait(1);  // the last turn given
+}
+#endif
+
+template <class W, class P>
+__global__ void __launch_bounds__(W::threads, 1)
+    contract_wgmma_kernel(const __grid_constant__ P p, const __grid_constant__ Packing all) {
+#if CRUCIBLE_HAS_WGMMA
+  extern __shared__ __align__(1024) unsigned char wgmma_shared[];
+  const WgmmaShared<W> shared{shared_address(wgmma_shared)};
+  const unsigned rank = cluster_rank();
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < W::STAGES; ++s) {
+      barrier_init(shared.full(s), 1);
+      barrier_init(shared.empty(s), 2 * W::CONSUMERS / 32);  // the consumers' warps of both blocks
+    }
+    barrier_inits_done();
+  }
+  cluster_meet();
+  if (warp < 4) {
+    registers_down<W::template overlapped<P> ? 88 : 40>();  // with twice the consumers', what three warpgroups begin with
+    if (threadIdx.x == 0) produce<W>(all, shared, rank);
+    if constexpr (W::template overlapped<P>)
+      if (warp > 0) pack_later<W>(p, all);
+    __syncwarp();
+  } else {
+    registers_up<W::template overlapped<P> ? 208 : 232>();
+    float* const out = reinterpret_cast<float*>(wgmma_shared + W::STAGES * W::STAGE) + (warp - 4) * 8 * W::row_stride;
+    consume<W>(p, all, shared, rank, out);
+  }
+  cluster_meet();  // neither block leaves while the other may write to it
+#else
+  __trap();  // the host chose an engine that this chip does not have
+#endif
+}
+
+// ---- doing it again
+
+// A block for each tile: one that returns at once costs far less than the tile did. (A loop over tiles would cost the
+// registers that this engine is short of.)
+template <class Config, class P>
+__global__ void __launch_bounds__(Config::threads, Config::blocks_per_sm)
+    contract_again_kernel(const __grid_constant__ P p, const int* again) {
+  extern __shared__ __align__(16) unsigned char again_shared[];
+  if (*again != 0) contract_tile<Config>(p, blockIdx.x, 0, 1, again_shared);
+}
+
+#ifndef __CUDACC_RTC__
+constexpr int64_t whole(int64_t n, int64_t of) { return (n + of - 1) / of; }
+
+// The packed operands' places in the workspace (1024-byte aligned), and how many bytes it must have.
+template <class W, class P>
+Packing wgmma_packing(const P& p, void* workspace, int processors, int64_t* bytes) {
+  Packing all{};
+  all.batches = static_cast<int>(p.batches());
+  all.tiles_m = static_cast<int>(whole(p.rows(), W::BM));
+  all.tiles_n = static_cast<int>(whole(p.cols(), W::BN));
+  all.depth = whole(p.depth(), W::BK);
+  all.pair_rows = all.tiles_m % 2 == 0 || (all.tiles_n % 2 != 0 && all.tiles_m >= all.tiles_n);
+  all.warps = 1;
+  while (all.warps < PACK_THREADS / 32 && all.warps * PACK_KEPT < all.depth) all.warps *= 2;
+  const int64_t chunks = all.depth == 0 ? 1 : whole(all.depth, PACK_CHUNK);
+  int64_t used = 0;
+  const auto take = [&](int64_t size) {
+    unsigned char* at = static_cast<unsigned char*>(workspace) + used;
+    used += whole(size, 1024) * 1024;
+    return at;
+  };
+  const auto place = [&](PackedOperand& o, int64_t tiles, int64_t first, int lines, bool along) {
+    o.lines = tiles * lines;
+    o.blocks = along ? whole(first * lines, PACK_THREADS / 32 / all.warps) : o.lines / 32 * chunks;
+    o.pieces = take(o.lines * all.depth * W::PLANES * 128);
+    o.scales = reinterpret_cast<LineScale*>(take(o.lines * sizeof(LineScale)));
+    o.weights = reinterpret_cast<unsigned*>(take(o.lines * 4));
+    o.peaks = reinterpret_cast<unsigned*>(take(along ? 0 : chunks * o.lines * 4));
+  };
+  // What the first clusters begin with: tiles go by batches, then by columns, up to 8 pairs of rows at a time.
+  const int64_t tiles_a = static_cast<int64_t>(all.batches) * all.tiles_m;
+  const int64_t tiles_b = static_cast<int64_t>(all.batches) * all.tiles_n;
+  const int64_t high = all.pair_rows ? whole(all.tiles_m, 2) : all.tiles_m, wide = all.pair_rows ? 1 : 2;
+  const int64_t columns = whole(processors / 2, high < 8 ? high : 8) * wide;
+  const int64_t batches = whole(processors / 2, high * whole(all.tiles_n, wide));
+  const int64_t needed = columns < all.tiles_n ? columns : batches * all.tiles_n;
+  const int64_t share = whole(tiles_b * CRUCIBLE_WGMMA_OVERLAP, 100), early = needed > share ? needed : share;
+  all.first = W::template overlapped<P> && early < tiles_b ? early : tiles_b;
+  all.again = reinterpret_cast<int*>(take(4));
+  all.next = reinterpret_cast<unsigned*>(take(4));
+  all.ready = reinterpret_cast<unsigned*>(take(tiles_b * 4));
+  place(all.a, tiles_a, tiles_a, W::BM, P::a_along_k);
+  place(all.b, tiles_b, all.first, W::BN, P::b_along_k);
+  if (bytes != nullptr) *bytes = used;
+  return all;
+}
+
+template <class W, class P>
+cudaError_t launch_wgmma_pack(const P& p, const Packing& all, cudaStream_t stream) {
+  const int64_t most = 0x7fffffff;
+  if (all.a.blocks > most - all.b.blocks) return cudaErrorInvalidValue;
+  if constexpr (W::scaled && !(P::a_along_k && P::b_along_k)) {
+    const int64_t blocks = (P::a_along_k ? 0 : all.a.blocks) + (P::b_along_k ? 0 : all.b.blocks);
+    wgmma_peaks_kernel<P><<<static_cast<unsigned>(blocks), PACK_THREADS, 0, stream>>>(p, all);
+  }
+  wgmma_pack_kernel<W, P><<<static_cast<unsigned>(all.a.blocks + all.b.blocks), PACK_THREADS, 0, stream>>>(p, all);
+  return cudaGetLastError();
+}
+
+template <class W, class P>
+cudaError_t launch_wgmma_multiply(const P& p, const Packing& all, int processors, cudaStream_t stream) {
+  const cudaError_t refused = allow_shared(contract_wgmma_kernel<W, P>, W::shared_bytes);
+  if (refused != cudaSuccess) return refused;
+  const int64_t pairs = static_cast<int64_t>(all.batches) * (all.pair_rows ? whole(all.tiles_m, 2) * all.tiles_n
+                                                                           : all.tiles_m * whole(all.tiles_n, 2));
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim.x = 2;
+  cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(2 * (pairs < processors / 2 ? pairs : processors / 2)));
+  config.blockDim = dim3(W::threads);
+  config.dynamicSmemBytes = W::shared_bytes;
+  config.stream = stream;
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  return cudaLaunchKernelEx(&config, contract_wgmma_kernel<W, P>, p, all);
+}
+
+template <class W, class P>
+cudaError_t launch_wgmma_again(const P& p, const Packing& all, cudaStream_t stream) {
+  using Config = typename W::Other;
+  static_assert(W::BM == Config::BM && W::BN == Config::BN, "the same tiles, so that partial results have the same places");
+  const cudaError_t refused = allow_shared(contract_again_kernel<Config, P>, Config::shared_bytes);
+  if (refused != cudaSuccess) return refused;
+  const unsigned tiles = static_cast<unsigned>(all.batches) * all.tiles_m * all.tiles_n;
+  contract_again_kernel<Config, P><<<tiles, Config::threads, Config::shared_bytes, stream>>>(p, all.again);
+  return cudaGetLastError();
+}
+
+// Launches nothing where D is empty. cudaErrorInvalidValue: too many tiles.
+template <class W, class P>
+cudaError_t launch_contract_wgmma(const P& p, void* workspace, cudaStream_t stream) {
+  static_assert(!P::boxed, "columns are columns");
+  if (p.batches() == 0 || p.rows() == 0 || p.cols() == 0) return cudaSuccess;
+  const int64_t tiles_m = whole(p.rows(), W::BM), tiles_n = whole(p.cols(), W::BN), most = 0x7fffffff;
+  if (tiles_m > most / tiles_n || p.batches() > most / (tiles_m * tiles_n)) return cudaErrorInvalidValue;
+  int device = 0, processors = 0, clusters = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&clusters, cudaDevAttrClusterLaunch, device);
+  if (error == cudaSuccess && clusters == 0) return launch_contract<typename W::Other>(p, 1, stream);  // simulated, say
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+  const Packing all = wgmma_packing<W>(p, workspace, processors, nullptr);
+  if (error == cudaSuccess) error = launch_wgmma_pack<W>(p, all, stream);
+  if (error == cudaSuccess) error = launch_wgmma_multiply<W>(p, all, processors, stream);
+  if constexpr (W::scaled)
+    if (error == cudaSuccess) error = launch_wgmma_again<W>(p, all, stream);
+  return error;
+}
+#endif
+
+}  // namespace crucible
+#endif  // CRUCIBLE_HOPPER

@@ -1,0 +1,89 @@
+// A matrix product in every layout, with a bias and statistics, for tests/gpu/contract_wgmma.py.
+// GRADE (Tf32, Fp32, Native), COLUMNS (of a tile), INSTRUCTIONS (a file) and CRUCIBLE_SCALAR are given.
+#include "contract_wgmma.cuh"
+#include INSTRUCTIONS  // of COLUMNS, as emit/wgmma.py writes them
+
+using namespace crucible;
+
+template <bool AK, bool BK, int GROUP, bool STATISTICS>
+struct Product {
+  const scalar* __restrict__ left;
+  const scalar* __restrict__ right;
+  const scalar* __restrict__ bias;
+  accum* __restrict__ out;
+  accum* __restrict__ count;
+  accum* __restrict__ mean;
+  accum* __restrict__ m2;
+  Index z, m, n, k, groups;
+
+  static constexpr bool a_along_k = AK, b_along_k = BK, statistics = STATISTICS, boxed = false;
+  static constexpr int group = GROUP;
+  __host__ __device__ Index batches() const { return z; }
+  __host__ __device__ Index rows() const { return m; }
+  __host__ __device__ Index cols() const { return n; }
+  __host__ __device__ Index depth() const { return k; }
+  struct Line {
+    Index first;
+  };
+  __device__ __forceinline__ Line a_row(Index b, Index i) const { return {AK ? (b * m + i) * k : b * k * m + i}; }
+  __device__ __forceinline__ accum a(const Line& at, Index i) const {
+    return to_accum(left[at.first + (AK ? i : i * m)]);
+  }
+  __device__ __forceinline__ Line b_col(Index b, Index j) const { return {BK ? (b * n + j) * k : b * k * n + j}; }
+  __device__ __forceinline__ accum b(const Line& at, Index i) const {
+    return to_accum(right[at.first + (BK ? i : i * n)]);
+  }
+  __device__ __forceinline__ accum finish(Index b, Index i, Index j, int, accum value) const {
+    out[(b * m + i) * n + j] = value;
+    return value + to_accum(bias[j]);
+  }
+  __device__ __forceinline__ void sink(Index b, Index i, Index tile, accum many, accum middle, accum squares) const {
+    const Index at = (b * m + i) * groups + tile;
+    count[at] = many;
+    mean[at] = middle;
+    m2[at] = squares;
+  }
+};
+
+static int processors() {
+  int device = 0, count = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
+  return count;
+}
+
+// What to launch: 0 everything, 1 packing, 2 the product, 3 the second time, 4 the mma engine.
+template <class P>
+static int run(const P& p, void* workspace, int what, cudaStream_t stream) {
+  using W = WgmmaTile<COLUMNS, Grade::GRADE>;
+  if (what == 0) return launch_contract_wgmma<W>(p, workspace, stream);
+  if (what == 4) return launch_contract<typename W::Other>(p, 1, stream);
+  const Packing all = wgmma_packing<W>(p, workspace, processors(), nullptr);
+  if (what == 1) return launch_wgmma_pack<W>(p, all, stream);
+  if (what == 2) return launch_wgmma_multiply<W>(p, all, processors(), stream);
+  return launch_wgmma_again<W>(p, all, stream);
+}
+
+extern "C" int64_t product_workspace(int z, int m, int n, int k) {
+  using P = Product<false, false, 0, false>;
+  int64_t bytes = 0;
+  wgmma_packing<WgmmaTile<COLUMNS, Grade::GRADE>>(P{nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, z, m, n, k, 0},
+                                                  nullptr, 132, &bytes);
+  return bytes;
+}
+
+// form: 1 where A lies along k, 2 where B does, 3 both. statistics: of groups of 16, of whole tiles (0), none (-1).
+extern "C" int product(const void* a, const void* b, const void* bias, void* out, void* count, void* mean, void* m2,
+                       int z, int m, int n, int k, int groups, int form, int statistics, void* workspace, int what,
+                       void* stream) {
+  const auto go = [&](auto p) { return run(p, workspace, what, static_cast<cudaStream_t>(stream)); };
+#define GIVEN                                                                                             \
+  {static_cast<const scalar*>(a), static_cast<const scalar*>(b), static_cast<const scalar*>(bias),        \
+   static_cast<accum*>(out), static_cast<accum*>(count), static_cast<accum*>(mean), static_cast<accum*>(m2), z, m, n, k, groups}
+  if (statistics == 16) return go(Product<true, true, 16, true> GIVEN);
+  if (statistics == 0) return go(Product<true, true, 0, true> GIVEN);
+  if (form == 0) return go(Product<false, false, 0, false> GIVEN);
+  if (form == 1) return go(Product<true, false, 0, false> GIVEN);
+  if (form == 2) return go(Product<false, true, 0, false> GIVEN);
+  return go(Product<true, true, 0, false> GIVEN);
+}
