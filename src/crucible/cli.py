@@ -47,7 +47,7 @@ def fuse(
         str | None, typer.Option(metavar="NAME", help="whose speed of light [default: the GPU present, else h200]")
     ] = None,
     engine: Annotated[
-        str, typer.Option(help="mma: tensor cores from sm_80 on; simt: ordinary cores; auto: the best that the chip has")
+        str, typer.Option(help="mma: tensor cores from sm_80 on; simt: ordinary cores; auto: the best the chip has")
     ] = "auto",
     precision: Annotated[
         str, typer.Option(help="torch: as its TF32 switches say at run time; fp32: no TF32; tf32: always")

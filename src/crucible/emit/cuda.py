@@ -292,7 +292,8 @@ def _sliced_row(stage: Row, parts: _Parts, head: list[str], comment: Iterable[st
         "                                     const Found& found) const {",
         *indented(f.top.lines), *indented(_loop(last, inner, f, "from", "to")), "}",
     ]  # fmt: skip
-    launch = f'check(launch_sliced_rows<{stage.lanes}>(stage, reinterpret_cast<void*>(parts), {STREAM}), "{stage.name}");'
+    given = f"stage, reinterpret_cast<void*>(parts), {STREAM}"
+    launch = f'check(launch_sliced_rows<{stage.lanes}>({given}), "{stage.name}");'
     return _assemble(parts, stage.name, comment, body, launch, ["parts"], {"row.cuh", "reduce.cuh"})
 
 
@@ -474,7 +475,7 @@ def _window(parts: _Parts, stage: Contraction, tile: WindowTile | GradientTile) 
         f"__host__ __device__ Index extent(int d) const {{ return {extents}; }}",
         f"__host__ __device__ Index groups() const {{ return {c.batch[-1].extent}; }}",
         f"static constexpr Index CHANNELS = {s.channel.extent};",
-        f"__host__ __device__ Index channels() const {{ return CHANNELS; }}",
+        "__host__ __device__ Index channels() const { return CHANNELS; }",
         *_placed(parts, "b", stage.source, s.channel, s.position, s.limits, c.batch),
     ]
     if stage.plain is not None:

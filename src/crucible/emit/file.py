@@ -224,7 +224,7 @@ def _builder(request: Request, parts: dict[str, list[Functor]]) -> str:
     body = _BUILDER.format(
         scalars="{" + listed + "}", name=f"crucible_{digest}", conv=switches[0], matmul=switches[1],
         simt="True or " if request.engine == "simt" else "",
-        hopper=request.hopper and request.engine != "simt" and any(f.columns for functors in parts.values() for f in functors),
+        hopper=request.hopper and request.engine != "simt" and any(f.columns for part in parts.values() for f in part),
     )  # fmt: skip
     return "\n\n".join([*bindings, f"_SOURCES = {{{table}}}"]) + "\n" + body + "\n\n" + settings.source() + _EXPECT
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -181,7 +181,10 @@ def choose_box(form: Form, extents: Sequence[int], rows: int, channels: int) -> 
     for box in _boxes(extents, BN):
         if shared_bytes(form, box, height, words) > SHARED_LIMIT:
             continue
-        options = _pairs(form, box, extents, channels) if paired else [(_cost(form, box, extents, height, channels), None)]
+        options: Iterable[tuple[float, PairTile | None]] = (
+            _pairs(form, box, extents, channels) if paired
+            else [(_cost(form, box, extents, height, channels), None)]
+        )  # fmt: skip
         for cost, pair in options:
             if best is None or cost < best[0]:
                 best = cost, box, pair
