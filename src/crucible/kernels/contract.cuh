@@ -44,12 +44,13 @@ __device__ __forceinline__ TilePlace tile_place(unsigned block, unsigned tiles_m
   return {static_cast<Index>(z), static_cast<Index>(first + rest % height), static_cast<Index>(rest / height)};
 }
 
-// The sum over LANES neighbouring lanes.
-template <int LANES>
-__device__ __forceinline__ accum lanes_sum(accum x) {
+// Sums over LANES neighbouring lanes.
+template <int LANES, int N>
+__device__ __forceinline__ void lanes_sums(accum (&x)[N]) {
 #pragma unroll
-  for (int step = LANES / 2; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
-  return x;
+  for (int step = LANES / 2; step > 0; step /= 2)
+#pragma unroll
+    for (int i = 0; i < N; ++i) x[i] += __shfl_xor_sync(0xffffffffu, x[i], step);
 }
 
 // The columns of a tile that a lane finishes: every 32nd of BN neighbours.
@@ -67,16 +68,19 @@ struct PlainColumns {
   __device__ __forceinline__ Index column(int j) const { return first + static_cast<int>(threadIdx.x) % 32 + j * 32; }
 };
 
-// One row of a tile: a warp's lanes take every 32nd column. The mean is computed first and the deviations from it, and
-// then corrected by the deviations' own mean, so nothing cancels however far the values are from zero.
-template <int EACH, class P, class C>
-__device__ __forceinline__ void finish_values(const P& p, Index z, Index m, const C& columns, int split,
-                                              const accum (&values)[EACH]) {
+// ROWS neighbouring rows of a tile (those there are, below `limit`) at a time, so that they need not wait for each other's
+// shuffles: a warp's lanes take every 32nd column. The mean is computed first and the deviations from it, and then corrected
+// by the deviations' own mean, so nothing cancels however far the values are from zero.
+template <int ROWS, int EACH, class P, class C>
+__device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Index limit, const C& columns, int split,
+                                              const accum (&values)[ROWS][EACH]) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  accum kept[EACH];
+  accum kept[ROWS][EACH];
 #pragma unroll
-  for (int j = 0; j < EACH; ++j)
-    kept[j] = columns.valid(j) ? p.finish(z, m, columns.column(j), split, values[j]) : accum(0);
+  for (int r = 0; r < ROWS; ++r)
+#pragma unroll
+    for (int j = 0; j < EACH; ++j)
+      kept[r][j] = m + r < limit && columns.valid(j) ? p.finish(z, m + r, columns.column(j), split, values[r][j]) : accum(0);
   if constexpr (P::statistics) {
     // LANES lanes take TAKES columns each of one statistic.
     constexpr int LANES = P::group > 0 && P::group < 32 ? P::group : 32;
@@ -86,21 +90,33 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, cons
 #pragma unroll
     for (int first = 0; first < EACH; first += TAKES) {
       const accum size = static_cast<accum>(P::group > 0 ? P::group : columns.count);
-      accum sum = 0;
+      accum near[ROWS], both[2 * ROWS];  // means; deviations from them and their squares
 #pragma unroll
-      for (int j = first; j < first + TAKES; ++j) sum += kept[j];
-      const accum near = lanes_sum<LANES>(sum) / size;
-      accum off = 0, squares = 0;
+      for (int r = 0; r < ROWS; ++r) {
+        near[r] = 0;
 #pragma unroll
-      for (int j = first; j < first + TAKES; ++j) {
-        const accum d = columns.valid(j) ? kept[j] - near : accum(0);
-        off += d;
-        squares = fma(d, d, squares);
+        for (int j = first; j < first + TAKES; ++j) near[r] += kept[r][j];
       }
-      off = lanes_sum<LANES>(off) / size;
-      squares = lanes_sum<LANES>(squares) - size * off * off;
-      if (lane % LANES == 0 && (P::group == 0 || columns.valid(first)))
-        p.sink(z, m, P::group > 0 ? columns.column(first) / WIDTH : columns.tile, size, near + off, squares);
+      lanes_sums<LANES>(near);
+#pragma unroll
+      for (int r = 0; r < ROWS; ++r) {
+        near[r] /= size;
+        accum off = 0, squares = 0;
+#pragma unroll
+        for (int j = first; j < first + TAKES; ++j) {
+          const accum d = columns.valid(j) ? kept[r][j] - near[r] : accum(0);
+          off += d;
+          squares = fma(d, d, squares);
+        }
+        both[2 * r] = off, both[2 * r + 1] = squares;
+      }
+      lanes_sums<LANES>(both);
+#pragma unroll
+      for (int r = 0; r < ROWS; ++r) {
+        const accum off = both[2 * r] / size, squares = both[2 * r + 1] - size * off * off;
+        if (m + r < limit && lane % LANES == 0 && (P::group == 0 || columns.valid(first)))
+          p.sink(z, m + r, P::group > 0 ? columns.column(first) / WIDTH : columns.tile, size, near[r] + off, squares);
+      }
     }
   }
 }
@@ -108,10 +124,10 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, cons
 template <class Config, class P, class C>
 __device__ __forceinline__ void finish_row(const P& p, Index z, Index m, const C& columns, int split,
                                            const accum* values) {
-  accum mine[Config::BN / 32];
+  accum mine[1][Config::BN / 32];
 #pragma unroll
-  for (int j = 0; j < Config::BN / 32; ++j) mine[j] = values[static_cast<int>(threadIdx.x) % 32 + j * 32];
-  finish_values<Config::BN / 32>(p, z, m, columns, split, mine);
+  for (int j = 0; j < Config::BN / 32; ++j) mine[0][j] = values[static_cast<int>(threadIdx.x) % 32 + j * 32];
+  finish_values(p, z, m, m + 1, columns, split, mine);
 }
 
 // Tiles of columns: boxes where the functor's columns are pixels of boxes.

@@ -410,25 +410,30 @@ __device__ __forceinline__ void finish_box(const P& p, Index z, Index first, Ind
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const Index rows = p.rows();
   const PairColumns<W, P, WHOLE> columns(p, lanes, place, box);
+  // Registers must be known beforehand, so each eight rows have their own code.
 #pragma unroll
-  for (int quarter = 0; quarter < 4; ++quarter) {
-    __syncwarp();
-    if (lane / 16 == quarter % 2) {
-#pragma unroll
-      for (int j = 0; j < H::N / 8; ++j)
-        *reinterpret_cast<float2*>(stage + lane % 16 / 4 * H::STAGE_PITCH + j * 8 + lane % 4 * 2) =
-            make_float2(sums[4 * j + quarter / 2 * 2], sums[4 * j + quarter / 2 * 2 + 1]);
-    }
-    __syncwarp();
+  for (int h = 0; h < 2; ++h)
 #pragma unroll 1
-    for (int r = 0; r < 4; ++r) {
-      const Index m = first + quarter * 4 + r;
-      float values[EACH];
+    for (int part = 0; part < 2; ++part) {
+      __syncwarp();
+      if (lane / 16 == part) {
 #pragma unroll
-      for (int j = 0; j < EACH; ++j) values[j] = stage[r * H::STAGE_PITCH + lanes.from[j]];
-      if (m < rows) finish_values<EACH>(p, z, m, columns, 0, values);
+        for (int j = 0; j < H::N / 8; ++j)
+          *reinterpret_cast<float2*>(stage + lane % 16 / 4 * H::STAGE_PITCH + j * 8 + lane % 4 * 2) =
+              make_float2(sums[4 * j + 2 * h], sums[4 * j + 2 * h + 1]);
+      }
+      __syncwarp();
+#pragma unroll 1
+      for (int r = 0; r < 4; r += 2) {
+        float values[2][EACH];
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+#pragma unroll
+          for (int j = 0; j < EACH; ++j) values[i][j] = stage[(r + i) * H::STAGE_PITCH + lanes.from[j]];
+        const Index m = first + h * 8 + part * 4 + r;
+        if (m < rows) finish_values(p, z, m, rows, columns, 0, values);
+      }
     }
-  }
 }
 #endif
 
