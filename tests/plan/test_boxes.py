@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import crucible
-from crucible.plan.boxes import BN, Form, choose_box, choose_gradient, shared_bytes
+from crucible.plan.boxes import BN, COLUMNS, HOPPER_SHARED, Form, choose_box, choose_gradient, shared_bytes
 from crucible.plan.tiles import MMA_TILES, SHARED_LIMIT
 from crucible.sim import kernel as sim
 
@@ -64,6 +64,9 @@ def test_every_choice_fits(kernel, stride, dilation, extents, rows, channels):
     if tile is not None:
         assert shared_bytes(f, tile.box, tile.rows, tile.words) <= SHARED_LIMIT
         assert tile.packed_words(rows, channels, f.taps, 1) >= rows * channels * f.taps
+        if tile.pair is not None:
+            assert all(tile.pair.shared_bytes(f, kind) <= HOPPER_SHARED for kind in ("Half", "Tf32"))
+            assert tile.pair.columns % 8 == 0 and prod(tile.pair.box) <= tile.pair.columns <= COLUMNS
     gradient = choose_gradient(f, extents, rows, channels, OTHER)
     if gradient is not None:
         assert gradient.shared_bytes(f) <= SHARED_LIMIT and gradient.box[-1] % 8 == 0
@@ -74,32 +77,52 @@ def test_shared_memory_is_counted_as_the_kernels_count_it():
     f = Form((1, 1, 3, 5), (1, 1, 2, 1), (1, 1, 1, 2), (0, 0, -1, -4), False)
     tile = choose_box(f, (1, 1, 60, 50), 48, 40)
     gradient = choose_gradient(f, (4, 1, 60, 50), 48, 40, OTHER)
-    assert tile is not None and gradient is not None
+    wide = Form((1, 3, 3, 3), (1, 1, 1, 1), (1, 1, 1, 1), (0, -2, -2, -2), True)
+    beside = choose_box(wide, (1, 34, 34, 34), 128, 64)
+    assert tile is not None and gradient is not None and beside is not None
+    assert tile.pair is not None and beside.pair is not None
+    assert tile.pair.join < 0 <= beside.pair.join, "one that keeps its weights, one that shares them"
 
     def dims(values):
         return f"Dims<{', '.join(map(str, values))}>"
 
-    def functor(name, box):
+    def functor(name, box, f=f):
         return f"""
 struct {name} {{
   using Box = {dims(box)}; using Kernel = {dims(f.kernel)}; using Stride = {dims(f.stride)};
   using Dilation = {dims(f.dilation)}; using Shift = {dims(f.shift)};
   static constexpr bool b_direct = true, a_direct = true, boxed = true;
+  static constexpr Index CHANNELS = 64;
   struct AAt {{ Index c; bool inside; }}; struct BAt {{ Index c; bool inside; }};
 }};"""
 
     source = f"""
 #include "window.cuh"
 #include "window_gradient.cuh"
+#include "window_wgmma.cuh"
 using namespace crucible;
 {functor("Forward", tile.box)}
 {functor("Backward", gradient.box)}
+{functor("Kept", tile.pair.box)}
+{functor("Beside", beside.pair.box, wide)}
+extern "C" int kept_bytes() {{ return Pair<{tile.pair.text("Half")}, Kept>::shared_bytes; }}
+extern "C" int kept_columns() {{ return Pair<{tile.pair.text("Half")}, Kept>::N; }}
+extern "C" int again_bytes() {{ return Pair<{tile.pair.text("Tf32")}, Kept>::shared_bytes; }}
+extern "C" int beside_bytes() {{ return Pair<{beside.pair.text("Half")}, Beside>::shared_bytes; }}
+extern "C" int beside_columns() {{ return Pair<{beside.pair.text("Half")}, Beside>::N; }}
 extern "C" int window_bytes() {{ return WindowSizes<{tile.text("Tf32")}, Forward>::shared_bytes; }}
 extern "C" int gradient_bytes() {{ return GradientSizes<{gradient.text()}, Backward>::shared_bytes; }}
 """
-    library = ctypes.CDLL(str(sim.Kernel(source, {}, include=[KERNELS]).path))
-    for name, expected in (("window_bytes", shared_bytes(f, tile.box, tile.rows, tile.words)),
-                           ("gradient_bytes", gradient.shared_bytes(f))):  # fmt: skip
+    flags = ["-DCRUCIBLE_HOPPER=1"]
+    library = ctypes.CDLL(str(sim.Kernel(source, {}, include=[KERNELS], flags=flags, architecture="sm_90a").path))
+    counted = {
+        "window_bytes": shared_bytes(f, tile.box, tile.rows, tile.words),
+        "gradient_bytes": gradient.shared_bytes(f),
+        "kept_bytes": tile.pair.shared_bytes(f, "Half"), "kept_columns": tile.pair.columns,
+        "again_bytes": tile.pair.shared_bytes(f, "Tf32"),
+        "beside_bytes": beside.pair.shared_bytes(wide, "Half"), "beside_columns": beside.pair.columns,
+    }  # fmt: skip
+    for name, expected in counted.items():
         function = getattr(library, name)
         function.restype = ctypes.c_int
         assert function() == expected

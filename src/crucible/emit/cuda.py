@@ -456,6 +456,10 @@ def _placed(
     ]
 
 
+def _dims(name: str, values: Iterable[int]) -> str:
+    return f"using {name} = Dims<{', '.join(map(str, values))}>;"
+
+
 def _window(parts: _Parts, stage: Contraction, tile: WindowTile | GradientTile) -> list[str]:
     """The form of a window, and the elements of its tensors by channel and pixel."""
     c = stage.contract
@@ -465,12 +469,15 @@ def _window(parts: _Parts, stage: Contraction, tile: WindowTile | GradientTile) 
         parts.need(e)
     form = s.form
     rows = [
-        ("Box", tile.box), ("Kernel", form.kernel), ("Stride", form.stride), ("Dilation", form.dilation),
-        ("Shift", form.shift),
+        ("Kernel", form.kernel), ("Stride", form.stride), ("Dilation", form.dilation), ("Shift", form.shift),
     ]  # fmt: skip
+    boxes = [_dims("Box", tile.box)]
+    if isinstance(tile, WindowTile) and tile.pair is not None:
+        boxes = ["#if CRUCIBLE_HOPPER", _dims("Box", tile.pair.box), "#else", *boxes, "#endif"]
     extents = " : ".join([*(f"d == {k} ? {e}" for k, e in enumerate(s.extents[:-1])), str(s.extents[-1])])
     lines = [
-        *(f"using {name} = Dims<{', '.join(map(str, values))}>;" for name, values in rows),
+        *boxes,
+        *(_dims(name, values) for name, values in rows),
         f"static constexpr bool flipped = {str(form.flipped).lower()};",
         f"__host__ __device__ Index extent(int d) const {{ return {extents}; }}",
         f"__host__ __device__ Index groups() const {{ return {c.batch[-1].extent}; }}",

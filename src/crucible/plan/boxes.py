@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -51,6 +51,7 @@ class Form:
 class PairTile:
     """`Warpgroups<...>` of kernels/window_wgmma.cuh: a box after another, or two side by side, on Hopper."""
 
+    box: tuple[int, ...]
     join: int  # the dimension along which two lie side by side, or -1
     slots: int  # of the ring
     chunks: int  # of weights that stay in shared memory; 0: they come with each chunk of the input
@@ -63,6 +64,14 @@ class PairTile:
         own = (self.join, self.slots, self.chunks, self.turn, self.landing)
         numbers = own if operands != "Tf32" else (self.join, self.again, 0, self.turn, self.landing)
         return f"Warpgroups<{', '.join(map(str, numbers))}, Operands::{operands}>"
+
+    def shared_bytes(self, form: Form, operands: str) -> int:
+        """What a block asks for, as the kernel counts it."""
+        joint = Joint(form, self.box, self.join)
+        weights = form.taps * TAP_BYTES
+        slots, kept = (self.again, 0) if operands == "Tf32" else (self.slots, self.chunks)
+        ring = slots * (joint.halo_bytes + (0 if kept else weights))
+        return kept * weights + ring + joint.stage_bytes + self.landing * 1024 + (2 * slots + 1) * 8 + 112
 
 
 @dataclass(frozen=True)
@@ -173,24 +182,18 @@ def shared_bytes(form: Form, box: Sequence[int], rows: int, words: int) -> int:
 def choose_box(form: Form, extents: Sequence[int], rows: int, channels: int) -> WindowTile | None:
     """The box that should take the least time for an output of these extents; none where no halo fits.
 
-    Chosen for Hopper's instructions where they apply: partial results are counted in boxes, so all engines share them.
+    Hopper's kernel has a box of its own.
     """
     height, words = rows_for(rows), words_for(form.taps)
-    best: tuple[float, tuple[int, ...], PairTile | None] | None = None
-    paired = rows >= PAIR_LEAST and form.taps <= PAIR_TAPS
-    for box in _boxes(extents, BN):
-        if shared_bytes(form, box, height, words) > SHARED_LIMIT:
-            continue
-        options: Iterable[tuple[float, PairTile | None]] = (
-            _pairs(form, box, extents, channels) if paired
-            else [(_cost(form, box, extents, height, channels), None)]
-        )  # fmt: skip
-        for cost, pair in options:
-            if best is None or cost < best[0]:
-                best = cost, box, pair
-    if best is None and paired:
-        return choose_box(form, extents, PAIR_LEAST - 1, channels)
-    return None if best is None else WindowTile(height, words, best[1], best[2])
+    fitting = [b for b in _boxes(extents, BN) if shared_bytes(form, b, height, words) <= SHARED_LIMIT]
+    if not fitting:
+        return None
+    box = min(fitting, key=lambda b: _cost(form, b, extents, height, channels))
+    pairs: list[tuple[float, PairTile]] = []
+    if rows >= PAIR_LEAST and form.taps <= PAIR_TAPS:
+        pairs = [p for b in _boxes(extents, COLUMNS) for p in _pairs(form, b, extents, channels)]
+    pair = min(pairs, key=lambda p: p[0])[1] if pairs else None
+    return WindowTile(height, words, box, pair)
 
 
 def _cost(form: Form, box: Sequence[int], extents: Sequence[int], height: int, channels: int) -> float:
@@ -267,7 +270,7 @@ def _pairs(
         again = min(8, room // streamed)
         if min(slots, again) < 2:
             continue
-        pair = PairTile(join, slots, kept, 0 if join < 0 else 1, landing, again, joint.columns)
+        pair = PairTile(box, join, slots, kept, 0 if join < 0 else 1, landing, again, joint.columns)
         count = prod(-(-e // b) for e, b in zip(extents, joint.both))
         halo, pixels = form.halo(joint.both), prod(joint.both)
         multiply = chunks * form.taps * joint.columns * (0.5 if join < 0 else 1.0)

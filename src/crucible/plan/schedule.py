@@ -212,6 +212,18 @@ class Scheduler:
         self.replaced[c.name] = total.name
         self._reduce(total, _Seen(total, (), {partial.name}, set()))
 
+    def _tiles(self, stage: Contraction) -> Int:
+        """Into how many tiles the columns of a contraction are cut."""
+        tile = stage.tile
+        if not isinstance(tile, WindowTile):
+            return (stage.contract.cols.extent + (tile.cols - 1)) // tile.cols
+        boxes = _boxes(stage)
+        if tile.pair is None or tile.pair.box == tile.box:
+            return boxes
+        own = _boxes(stage, tile.pair.box)  # another kernel, with other boxes
+        text = f"({own.python()}) if _hopper(device) else ({boxes.python()})"
+        return self._size(f"{stage.contract.name}_boxes", text, max(self.program.hint(own), self.program.hint(boxes)))
+
     def _size(self, name: str, text: str, hint: int) -> Int:
         """A size that the host computes."""
         self.program.sizes[name] = text
@@ -380,7 +392,7 @@ class Scheduler:
         if variables & set(pixels) or (sample in variables and len(c.batch) == 1):
             return False
         samples = c.shape[0] if len(c.batch) == 2 else ONE
-        tiles = _tiles(stage)
+        tiles = self._tiles(stage)
         split = _rows_of(outer, (sample, channel))
         if split is None:
             return False
@@ -594,19 +606,11 @@ class Scheduler:
         return isinstance(operation, Contract) or operation.name in self.replaced.values()  # type: ignore[union-attr]
 
 
-def _boxes(stage: Contraction) -> Int:
+def _boxes(stage: Contraction, box: Sequence[int] | None = None) -> Int:
     """How many boxes the pixels of a window are cut into."""
     s, tile = stage.contract.sliding, stage.tile
     assert s is not None and isinstance(tile, (WindowTile, GradientTile))
-    return product([(e + (b - 1)) // b for e, b in zip(s.extents, tile.box)])
-
-
-def _tiles(stage: Contraction) -> Int:
-    """Into how many tiles the columns of a contraction are cut."""
-    tile = stage.tile
-    if isinstance(tile, WindowTile):
-        return _boxes(stage)
-    return (stage.contract.cols.extent + (tile.cols - 1)) // tile.cols
+    return product([(e + (b - 1)) // b for e, b in zip(s.extents, tile.box if box is None else box)])
 
 
 @dataclass
