@@ -98,11 +98,14 @@ def test_the_bound_is_the_slowest_of_three():
 
 
 def test_rates_follow_precision_type_and_chip():
-    h200, t4 = find("h200"), find("t4")
+    h200, a100, t4 = find("h200"), find("a100"), find("t4")
     assert contraction_rate(h200, "conv", "mma", "torch", "float32") == h200.tf32
     assert contraction_rate(h200, "matmul", "mma", "torch", "float32") < h200.tf32  # fp32-grade
     assert contraction_rate(h200, "matmul", "mma", "tf32", "float32") == h200.tf32
     assert contraction_rate(h200, "conv", "mma", "fp32", "float32") < h200.tf32
     assert contraction_rate(h200, "conv", "mma", "torch", "bfloat16") == h200.fp16
     assert contraction_rate(h200, "conv", "mma", "torch", "float64") == h200.fp64
+    assert contraction_rate(h200, "conv", "auto", "torch", "float32") == h200.fp16  # scaled, as half
+    assert contraction_rate(h200, "matmul", "auto", "torch", "float32") == pytest.approx(h200.fp16 / 3)
+    assert contraction_rate(a100, "conv", "auto", "torch", "float32") == a100.tf32
     assert contraction_rate(t4, "conv", "mma", "torch", "float16") == t4.fp32  # the engine needs sm_80

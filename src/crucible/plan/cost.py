@@ -158,6 +158,9 @@ class _Counter:
         return total
 
 
+HOPPER = (9, 0)  # the compute capability that has wgmma
+
+
 def contraction_rate(gpu: Gpu, rule: str, engine: str, precision: str, element: str) -> float:
     """TFLOP/s that a contraction can reach: by engine, element type, and what the precision permits."""
     if element == "float64":
@@ -168,7 +171,9 @@ def contraction_rate(gpu: Gpu, rule: str, engine: str, precision: str, element: 
         return gpu.fp16
     # As torch's switches stand when nobody has touched them: TF32 for convolutions, not for matmuls.
     tf32 = precision == "tf32" or (precision == "torch" and rule == "conv")
-    return gpu.tf32 if tf32 else max(gpu.fp32, gpu.tf32 / SPLIT_PRODUCTS)
+    # Half has TF32's mantissa: on Hopper scaled operands take its rate.
+    rate = gpu.fp16 if engine == "auto" and gpu.capability == HOPPER else gpu.tf32
+    return rate if tf32 else max(gpu.fp32, rate / SPLIT_PRODUCTS)
 
 
 def bound(cost: Cost, gpu: Gpu, engine: str = "mma", precision: str = "torch", element: str = "float32") -> Bound:

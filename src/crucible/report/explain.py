@@ -168,7 +168,7 @@ def _pass(fused: Fused, mode: Mode, plan: Plan, direction: str, gpu: Gpu) -> Pas
 def _kernel(fused: Fused, mode: Mode, stage: Stage, cost: Cost, whole: Cost, direction: str, gpu: Gpu) -> Kernel:
     program = mode.plan.program
     call = isinstance(stage, Call)
-    least = bound(cost, gpu, fused.options.chosen_engine, fused.options.precision, fused.element)
+    least = bound(cost, gpu, fused.options.engine, fused.options.precision, fused.element)
     small = isinstance(stage, (Row, Map)) and cost.bytes < min(SMALL * whole.bytes, SMALL_BYTES)
     small = small and cost.operations < SMALL * max(whole.operations, 1)
     beside = ""
@@ -178,6 +178,10 @@ def _kernel(fused: Fused, mode: Mode, stage: Stage, cost: Cost, whole: Cost, dir
         beside = "a first launch joins the partial results of each row"
     elif isinstance(stage, Contraction) and isinstance(stage.tile, WindowTile):
         beside = f"a first launch packs {amount(4 * packed_words(stage, stage.tile))} of weights"
+        if stage.tile.pair is not None:
+            beside += "; on Hopper a last one does again what half could not hold"
+    elif isinstance(stage, Contraction) and stage.packed:
+        beside = "on Hopper a first launch packs both operands, a last one does again what half could not hold"
     return Kernel(
         name="torch" if isinstance(stage, Call) else mode.labels[stage.name],
         mode=mode.name,
