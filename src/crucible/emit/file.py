@@ -135,8 +135,9 @@ def _grade(dtype, device, tf32):
 
 
 def _hopper(device):
-    """Whether this chip has Hopper's matrix instructions, and the file makes use of them."""
-    return int({hopper} and torch.cuda.get_device_capability(device) == (9, 0))
+    """Whether this chip has Hopper's matrix instructions, the compiler knows them, and the file makes use of them."""
+    known = int((torch.version.cuda or "0").split(".")[0]) >= 12
+    return int({hopper} and known and torch.cuda.get_device_capability(device) == (9, 0))
 
 
 def _kernels(part, dtype, device, elements):
