@@ -58,7 +58,7 @@ static int run(const P& p, void* workspace, int what, cudaStream_t stream) {
   using W = WgmmaTile<COLUMNS, Grade::GRADE>;
   if (what == 0) return launch_contract_wgmma<W>(p, workspace, stream);
   if (what == 4) return launch_contract<typename W::Other>(p, 1, stream);
-  const Packing all = wgmma_packing<W>(p, workspace, processors(), nullptr);
+  const Packing all = wgmma_packing<W>(p, workspace, nullptr);
   if (what == 1) return launch_wgmma_pack<W>(p, all, stream);
   if (what == 2) return launch_wgmma_multiply<W>(p, all, processors(), stream);
   return launch_wgmma_again<W>(p, all, stream);
@@ -68,7 +68,7 @@ extern "C" int64_t product_workspace(int z, int m, int n, int k) {
   using P = Product<false, false, 0, false>;
   int64_t bytes = 0;
   wgmma_packing<WgmmaTile<COLUMNS, Grade::GRADE>>(P{nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, z, m, n, k, 0},
-                                                  nullptr, 132, &bytes);
+                                                  nullptr, &bytes);
   return bytes;
 }
 

@@ -1,6 +1,6 @@
 """The Hopper engine for matrix products on a chip: right against float64 in every layout and range, and how fast.
 
-``python tests/gpu/contract_wgmma.py [check|time|small] [plain|overlapped]`` builds contract_wgmma.cu (or takes
+``python tests/gpu/contract_wgmma.py [check|time|small]`` builds contract_wgmma.cu (or takes
 libraries that lie by it; ``build`` alone needs no chip) and prints a line for each case. It needs torch, nvcc and
 compute capability 9.0, and of this repository only kernels/ and emit/wgmma.py, which may lie beside it. ``small`` is
 for compute-sanitizer.
@@ -30,13 +30,11 @@ class Build(NamedTuple):
     grade: str
     columns: int  # of a tile
     dtype: torch.dtype
-    overlap: int = 0  # percent of B packed before the product begins, the rest beside it; 0: all
 
 
 BUILDS = [
     Build("Fp32", 128, torch.float32), Build("Fp32", 64, torch.float32), Build("Fp32", 32, torch.float32),
     Build("Tf32", 128, torch.float32), Build("Native", 128, torch.float16), Build("Native", 128, torch.bfloat16),
-    Build("Fp32", 128, torch.float32, 25), Build("Fp32", 128, torch.float32, 50), Build("Fp32", 128, torch.float32, 70),
 ]  # fmt: skip
 ALL, PACK, MULTIPLY, AGAIN, MMA = range(5)
 FLAGS = ["-O3", "-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", "-shared", "-Xcompiler", "-fPIC"]
@@ -45,8 +43,8 @@ failures = 0
 
 def build(entry: Build) -> Path:
     """The library of an entry, made where it does not lie here already."""
-    grade, columns, dtype, overlap = entry
-    stem = f"lib_{grade}_{columns}_{SCALARS[dtype]}_{overlap}"
+    grade, columns, dtype = entry
+    stem = f"lib_{grade}_{columns}_{SCALARS[dtype]}"
     path = HERE / f"{stem}.so"
     if not path.exists():
         module = runpy.run_path(str(HOME / "wgmma.py" if HOME == HERE else HOME / "emit/wgmma.py"))
@@ -54,7 +52,6 @@ def build(entry: Build) -> Path:
         instructions.write_text(module["instructions"]([columns]))
         given = [f"-DGRADE={grade}", f"-DCOLUMNS={columns}", f"-DCRUCIBLE_SCALAR={SCALARS[dtype]}",
                  "-DCRUCIBLE_HOPPER=1", f'-DINSTRUCTIONS="{instructions}"']  # fmt: skip
-        given.append(f"-DCRUCIBLE_WGMMA_OVERLAP={overlap}")
         source = str(HERE / "contract_wgmma.cu")
         subprocess.run(
             ["nvcc", *FLAGS, "-Xptxas", "-v", f"-I{HOME / 'kernels'}", *given, "-o", str(path), source], check=True
@@ -117,7 +114,7 @@ def check(name: str, entry: Build, library: ctypes.CDLL, a: torch.Tensor, b: tor
           statistics: int = -1) -> None:  # fmt: skip
     """Against float64, with torch's own error (and a few roundings) as the yardstick."""
     global failures
-    grade, columns, dtype, _ = entry
+    grade, columns, dtype = entry
     p = Product(library, columns, a, b, statistics)
     got = p().clone()
     raised = p.again
@@ -152,7 +149,7 @@ def check(name: str, entry: Build, library: ctypes.CDLL, a: torch.Tensor, b: tor
     errors = "/".join(f"{e:.1e}" for e in mine) + " torch " + "/".join(f"{e:.1e}" for e in theirs)
     flags = f"{'' if same else ' NOT REPEATABLE'}{'' if special else ' INF OR NAN DIFFER'} again {raised}"
     print(
-        f"{'ok  ' if good else 'FAIL'} {grade} {columns} {entry.overlap}% {name:34s} {errors}{flags}{note}",
+        f"{'ok  ' if good else 'FAIL'} {grade} {columns} {name:34s} {errors}{flags}{note}",
         flush=True,
     )
 
@@ -216,7 +213,7 @@ def check_all(libraries: dict) -> None:
              (2, 33, 47, 8200), (1, 300, 500, 20000), (1, 256, 256, 64), (1, 100, 40000, 700),
              (1, 1500, 5000, 200), (6, 1000, 3000, 520), (90, 130, 140, 150)]  # fmt: skip
     for entry, library in libraries.items():
-        grade, columns, dtype, _ = entry
+        grade, columns, dtype = entry
         for z, m, n, k in sizes if columns == 128 else [*sizes[2:4], sizes[-2]]:
             for form in range(4) if z * m * n < 2e6 else (3, 2):
                 a, b = operand(z, m, k, bool(form & 1), dtype), operand(z, n, k, bool(form & 2), dtype)
@@ -252,7 +249,7 @@ def median(f: Callable[[], object], n: int = 15) -> str:
 def time_all(libraries: dict) -> None:
     m, n, k = 1024, 8192, 8192
     for entry, library in libraries.items():
-        grade, columns, dtype, _ = entry
+        grade, columns, dtype = entry
         a, b = torch.rand(1, m, k, device="cuda").to(dtype), operand(1, n, k, True, dtype) * k**-0.5
         check(f"1x{m}x{n}x{k}", entry, library, a, b, 0)
         for statistics, form in [(-1, 3), (16, 3), *([(-1, 0)] if entry == BUILDS[0] else [])]:
@@ -261,10 +258,7 @@ def time_all(libraries: dict) -> None:
             p()
             parts = {"all": ALL, "pack": PACK, "multiply": MULTIPLY, "again": AGAIN}
             text = "  ".join(f"{name} {median(partial(p, what))}" for name, what in parts.items())
-            print(
-                f"time {grade} {columns} {entry.overlap}% {dtype} statistics {statistics} layout {form}: {text}",
-                flush=True,
-            )
+            print(f"time {grade} {columns} {dtype} statistics {statistics} layout {form}: {text}", flush=True)
     a, b = torch.rand(m, k, device="cuda"), torch.randn(n, k, device="cuda") * k**-0.5
     for dtype, tf32 in ((torch.float32, False), (torch.float32, True), (torch.float16, False), (torch.bfloat16, False)):
         torch.backends.cuda.matmul.allow_tf32 = tf32
@@ -283,8 +277,7 @@ def main() -> None:
     if wanted == ["build"]:
         return
     torch.backends.cuda.matmul.allow_tf32 = False
-    chosen = [w == "overlapped" for w in wanted if w in ("plain", "overlapped")] or [False, True]
-    libraries = {entry: load(path) for entry, path in zip(BUILDS, paths) if (entry.overlap > 0) in chosen}
+    libraries = {entry: load(path) for entry, path in zip(BUILDS, paths)}
     if "check" in wanted:
         check_all(libraries)
     if "small" in wanted:

@@ -62,7 +62,7 @@ class _Parts:
 
     def members(self) -> tuple[list[str], list[str], list[str]]:
         """Declarations, pointers and sizes."""
-        out = {b.name for b in written(self.stage)}
+        out = self.written
         loads = sorted(set().union(*(w.loads for w in self.writers)) - out) if self.writers else []
         sizes = sorted(self.sizes.union(*(w.sizes for w in self.writers)))
         lines = [f"const {STORAGE[self.buffers[b].dtype]}* __restrict__ {pointer(b)};" for b in loads]
@@ -111,7 +111,7 @@ def _assemble(
     arguments.append("uint64_t stream")
     fill = []
     for b in pointers:
-        const = "const " if b not in {w.name for w in written(parts.stage)} else ""
+        const = "const " if b not in parts.written else ""
         fill.append(f"reinterpret_cast<{const}{STORAGE[buffers[b].dtype]}*>({pointer(b)})")
     fill += [f"static_cast<Index>({s})" for s in sizes]
     lines += [

@@ -53,7 +53,7 @@ def packed_bytes(stage: Contraction) -> str:
     return "\n".join([
         f"#if CRUCIBLE_HOPPER && CRUCIBLE_{stage.contract.rule.upper()} == {FP32}",
         "int64_t bytes = 0;",
-        f"wgmma_packing<{packed(stage)}>(stage, nullptr, 1, &bytes);",
+        f"wgmma_packing<{packed(stage)}>(stage, nullptr, &bytes);",
         "return bytes;",
         "#else",
         "static_cast<void>(stage);",

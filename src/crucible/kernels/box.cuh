@@ -18,10 +18,13 @@ struct Dims {
   __host__ __device__ static constexpr int index(int i, int d) { return i / pitch(d) % at(d); }
 };
 
+// The input under so many pixels in a row, or under a box's.
 template <class P>
-constexpr int halo_extent(int d) {
-  return (P::Box::at(d) - 1) * P::Stride::at(d) + (P::Kernel::at(d) - 1) * P::Dilation::at(d) + 1;
+__host__ __device__ constexpr int halo_extent(int d, int pixels) {
+  return (pixels - 1) * P::Stride::at(d) + (P::Kernel::at(d) - 1) * P::Dilation::at(d) + 1;
 }
+template <class P>
+__host__ __device__ constexpr int halo_extent(int d) { return halo_extent<P>(d, P::Box::at(d)); }
 template <class P>
 using HaloOf = Dims<halo_extent<P>(0), halo_extent<P>(1), halo_extent<P>(2), halo_extent<P>(3)>;
 

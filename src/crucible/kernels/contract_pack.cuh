@@ -18,14 +18,6 @@
 #if CRUCIBLE_HOPPER && CRUCIBLE_SCALAR != 1  // tensor cores sum in float
 #include <cuda_fp16.h>
 
-// Percent of B's tiles that are packed before the product begins, at least; three warps of each of the product's blocks
-// pack the others while the tensor cores work. 0: all are packed before. A lone warp waits for memory most of the time
-// (43 microseconds for 8192 elements beside the product, with 16 loads of 4 bytes under way), and what comes too late is
-// waited for: 1024 x 8192 x 8192 took 0.87 ms with 26 percent, 0.72 with all.
-#ifndef CRUCIBLE_WGMMA_OVERLAP
-#define CRUCIBLE_WGMMA_OVERLAP 0
-#endif
-
 namespace crucible {
 
 // BN columns: 32, 64 or 128.
@@ -42,9 +34,6 @@ struct WgmmaTile {
   static constexpr int STAGES = smaller((227 * 1024 - OUT_BYTES - BARRIERS) / STAGE, 8);
   static constexpr int shared_bytes = STAGES * STAGE + OUT_BYTES + BARRIERS;
   static constexpr bool scaled = grade != Grade::Native;
-  // Whether the product's kernel packs B's later tiles itself. Only where neighbours are along k: the other way needs a block.
-  template <class P>
-  static constexpr bool overlapped = CRUCIBLE_WGMMA_OVERLAP > 0 && P::b_along_k;
   static constexpr Operands kind = scaled ? Operands::Half : Operands::Native;
   // What is done again is done with this.
   using Other = Mma<128, BN, grade == Grade::Native || BN == 128 ? 32 : 16, BN == 32 ? 32 : 64, 32, grade>;
@@ -68,24 +57,18 @@ struct PackedOperand {
 struct Packing {
   PackedOperand a, b;
   int* again;         // the flag
-  int64_t first;      // tiles of B (of all batches) packed before the product begins; it packs the others itself
-  unsigned* next;     // how many of their lines are taken
-  unsigned* ready;    // [tile of B]: how many of its lines are done
   int64_t depth;      // in pieces
   int tiles_m, tiles_n, batches;
   int warps;          // that share a line in packing, where neighbours are along k
   bool pair_rows;     // a cluster's two tiles are neighbours in m and share B; otherwise neighbours in n, and share A
 };
 
-// Threads of a block; steps whose elements stay in registers; pieces in a chunk of k; pieces that a lone warp takes at a time.
-enum : int { PACK_THREADS = 256, PACK_KEPT = 16, PACK_CHUNK = 8, PACK_STEP = 16 };
+// Threads of a block; steps whose elements stay in registers; pieces in a chunk of k.
+enum : int { PACK_THREADS = 256, PACK_KEPT = 16, PACK_CHUNK = 8 };
 
 #if CRUCIBLE_HAS_MMA
-// The exponent that brings a line's largest element to [2^14, 2^15); its bits order as integers.
-__device__ __forceinline__ int line_exponent(unsigned peak) {
-  const int e = static_cast<int>(peak >> 23);
-  return e == 255 ? 0 : 14 + 127 - (e == 0 ? 1 : e);
-}
+// The exponent that brings a line's largest element to [2^14, 2^15).
+__device__ __forceinline__ int line_exponent(unsigned peak) { return exponent_to(14, peak); }
 __device__ __forceinline__ LineScale line_scale(unsigned peak, float lossy) {
   const int e = line_exponent(peak);
   return {scaled(1.0f, -e), peak == 0 ? -INFINITY : peak >= 0x7f800000u ? NAN : lossy};
@@ -210,61 +193,6 @@ __device__ __forceinline__ void pack_along(const P& p, const Packing& all, const
   }
 }
 
-// The same by one warp that keeps nothing: everything is read twice, the second time from L2, in steps of PACK_STEP
-// pieces, all of whose loads are under way together.
-template <class W, class Operand, int LINES, class P>
-__device__ __forceinline__ void pack_line(const P& p, const Packing& all, const PackedOperand& to, int64_t line) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int64_t padded = to.lines / all.batches;
-  const Index z = static_cast<Index>(line / padded), of_batch = static_cast<Index>(line % padded);
-  const bool there = of_batch < Operand::lines(p);
-  const Index depth = there ? p.depth() : 0;
-  const typename Operand::Line place = Operand::line(p, there ? z : 0, there ? of_batch : 0);
-  const auto fetch = [&](int64_t piece, float (&values)[PACK_STEP][2]) {
-    const int64_t begin = piece * 64;
-    const bool full = depth - begin >= PACK_STEP * 64;
-#pragma unroll
-    for (int s = 0; s < PACK_STEP; ++s)
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int k = s * 64 + lane * 2 + i;
-        values[s][i] = full || k < depth - begin ? static_cast<float>(Operand::at(p, place, static_cast<Index>(begin) + k)) : 0.0f;
-      }
-  };
-  float values[PACK_STEP][2];
-  unsigned peak = 0;
-  if constexpr (W::scaled) {
-#pragma unroll 1
-    for (int64_t piece = 0; piece < all.depth; piece += PACK_STEP) {
-      fetch(piece, values);
-#pragma unroll
-      for (int s = 0; s < PACK_STEP; ++s) peak = max(peak, max(absolute_bits(values[s][0]), absolute_bits(values[s][1])));
-    }
-    peak = __reduce_max_sync(0xffffffffu, peak);
-  }
-  const int exponent = line_exponent(peak);
-  Losses losses;
-#pragma unroll 1
-  for (int64_t piece = 0; piece < all.depth; piece += PACK_STEP) {
-    fetch(piece, values);
-#pragma unroll
-    for (int s = 0; s < PACK_STEP; ++s) {
-      if (piece + s >= all.depth) break;
-      unsigned words[W::PLANES];
-      pack_pair<W>(values[s][0], values[s][1], exponent, words, losses);
-      put_words<W, LINES>(to, all.depth, line, piece + s, words);
-    }
-  }
-  if constexpr (W::scaled) {
-    const int lossy = __reduce_add_sync(0xffffffffu, losses.lossy);
-    const unsigned weight = __reduce_add_sync(0xffffffffu, losses.weight());
-    if (lane == 0) {
-      to.scales[line] = line_scale(peak, static_cast<float>(lossy));
-      to.weights[line] = weight;
-    }
-  }
-}
-
 // Where neighbours are not along k, a block takes 32 lines and a chunk of k, a lane for each line. Peaks come first, in
 // a launch of their own, for each chunk; then everything is read again and turned through shared memory.
 struct Across {
@@ -365,11 +293,7 @@ __device__ __forceinline__ void pack_across(const P& p, const Packing& all, cons
 
 template <class W, class P>
 __device__ __forceinline__ void pack_block(const P& p, const Packing& all, int64_t block) {
-  if (block == 0 && threadIdx.x == 0) *all.again = *all.next = 0;
-  if constexpr (W::template overlapped<P>) {
-    const int64_t tiles = static_cast<int64_t>(all.tiles_n) * all.batches, all_threads = int64_t(PACK_THREADS) * gridDim.x;
-    for (int64_t i = block * PACK_THREADS + threadIdx.x; i < tiles; i += all_threads) all.ready[i] = 0;
-  }
+  if (block == 0 && threadIdx.x == 0) *all.again = 0;
   if (block < all.a.blocks) {
     if constexpr (P::a_along_k)
       pack_along<W, OperandA<P>, W::BM>(p, all, all.a, block);

@@ -71,7 +71,7 @@ __device__ __forceinline__ void bulk_copy_both(unsigned to, const void* from, un
 // ---- the product
 
 #if CRUCIBLE_HAS_WGMMA
-// What other processors may have written during this kernel is not read through L1.
+// Of two neighbouring lines.
 __device__ __forceinline__ float4 two_scales(const LineScale* at) { return __ldcg(reinterpret_cast<const float4*>(at)); }
 
 // Whether what half numbers lost is small against a warp's sums. Scales and weights are this thread's first.
@@ -175,33 +175,6 @@ struct WgmmaShared {
   __device__ __forceinline__ unsigned empty(int slot) const { return full(slot) + 8 * W::STAGES; }
 };
 
-// Packs lines of B's later tiles, whichever is next; what is packed does not depend on who does it. No warp waits here, so
-// those that wait for a line will have it.
-template <class W, class P>
-__device__ __forceinline__ void pack_later(const P& p, const Packing& all) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  for (;;) {
-    unsigned taken = 0;
-    if (lane == 0) taken = atomicAdd(all.next, 1u);
-    const int64_t line = all.first * W::BN + __shfl_sync(0xffffffffu, taken, 0);
-    if (line >= all.b.lines) break;
-    pack_line<W, OperandB<P>, W::BN>(p, all, all.b, line);
-    asm volatile("fence.proxy.async;" ::: "memory");  // bulk copies read what was stored
-    __threadfence();
-    __syncwarp();
-    if (lane == 0) asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(all.ready + line / W::BN) : "memory");
-  }
-}
-template <class W>
-__device__ __forceinline__ void await_tile(const Packing& all, int64_t tile) {
-  if (tile < all.first) return;
-  unsigned ready;
-  do {
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(ready) : "l"(all.ready + tile) : "memory");
-  } while (ready < W::BN);
-  asm volatile("fence.proxy.async;" ::: "memory");
-}
-
 // The producer, one thread. A tile past the last takes the last one's place: the partner needs its half.
 template <class W>
 __device__ __forceinline__ void produce(const Packing& all, const WgmmaShared<W>& shared, unsigned rank) {
@@ -211,9 +184,7 @@ __device__ __forceinline__ void produce(const Packing& all, const WgmmaShared<W>
   while (tiles.take(rank, tile)) {
     const int64_t m = tile.m < all.tiles_m ? tile.m : all.tiles_m - 1, n = tile.n < all.tiles_n ? tile.n : all.tiles_n - 1;
     const unsigned char* a = all.a.pieces + (tile.z * static_cast<int64_t>(all.tiles_m) + m) * all.depth * W::A_BYTES;
-    const int64_t tile_b = tile.z * static_cast<int64_t>(all.tiles_n) + n;
-    const unsigned char* b = all.b.pieces + tile_b * all.depth * W::B_BYTES;
-    await_tile<W>(all, tile_b);
+    const unsigned char* b = all.b.pieces + (tile.z * static_cast<int64_t>(all.tiles_n) + n) * all.depth * W::B_BYTES;
     for (int64_t piece = 0; piece < all.depth; ++piece) {
       const unsigned full = shared.full(ring.slot);
       barrier_wait_cluster(shared.empty(ring.slot), ring.parity ^ 1);
@@ -395,13 +366,11 @@ __global__ void __launch_bounds__(W::threads, 1)
   }
   cluster_meet();
   if (warp < 4) {
-    registers_down<W::template overlapped<P> ? 88 : 40>();  // with twice the consumers', what three warpgroups begin with
+    registers_down<40>();  // with twice the consumers', what three warpgroups begin with
     if (threadIdx.x == 0) produce<W>(all, shared, rank);
-    if constexpr (W::template overlapped<P>)
-      if (warp > 0) pack_later<W>(p, all);
     __syncwarp();
   } else {
-    registers_up<W::template overlapped<P> ? 208 : 232>();
+    registers_up<232>();
     float* const out = reinterpret_cast<float*>(wgmma_shared + W::STAGES * W::STAGE) + (warp - 4) * 8 * W::row_stride;
     consume<W>(p, all, shared, rank, out);
   }
@@ -427,7 +396,7 @@ constexpr int64_t whole(int64_t n, int64_t of) { return (n + of - 1) / of; }
 
 // The packed operands' places in the workspace (1024-byte aligned), and how many bytes it must have.
 template <class W, class P>
-Packing wgmma_packing(const P& p, void* workspace, int processors, int64_t* bytes) {
+Packing wgmma_packing(const P& p, void* workspace, int64_t* bytes) {
   Packing all{};
   all.batches = static_cast<int>(p.batches());
   all.tiles_m = static_cast<int>(whole(p.rows(), W::BM));
@@ -443,28 +412,17 @@ Packing wgmma_packing(const P& p, void* workspace, int processors, int64_t* byte
     used += whole(size, 1024) * 1024;
     return at;
   };
-  const auto place = [&](PackedOperand& o, int64_t tiles, int64_t first, int lines, bool along) {
+  const auto place = [&](PackedOperand& o, int64_t tiles, int lines, bool along) {
     o.lines = tiles * lines;
-    o.blocks = along ? whole(first * lines, PACK_THREADS / 32 / all.warps) : o.lines / 32 * chunks;
+    o.blocks = along ? whole(o.lines, PACK_THREADS / 32 / all.warps) : o.lines / 32 * chunks;
     o.pieces = take(o.lines * all.depth * W::PLANES * 128);
     o.scales = reinterpret_cast<LineScale*>(take(o.lines * sizeof(LineScale)));
     o.weights = reinterpret_cast<unsigned*>(take(o.lines * 4));
     o.peaks = reinterpret_cast<unsigned*>(take(along ? 0 : chunks * o.lines * 4));
   };
-  // What the first clusters begin with: tiles go by batches, then by columns, up to 8 pairs of rows at a time.
-  const int64_t tiles_a = static_cast<int64_t>(all.batches) * all.tiles_m;
-  const int64_t tiles_b = static_cast<int64_t>(all.batches) * all.tiles_n;
-  const int64_t high = all.pair_rows ? whole(all.tiles_m, 2) : all.tiles_m, wide = all.pair_rows ? 1 : 2;
-  const int64_t columns = whole(processors / 2, high < 8 ? high : 8) * wide;
-  const int64_t batches = whole(processors / 2, high * whole(all.tiles_n, wide));
-  const int64_t needed = columns < all.tiles_n ? columns : batches * all.tiles_n;
-  const int64_t share = whole(tiles_b * CRUCIBLE_WGMMA_OVERLAP, 100), early = needed > share ? needed : share;
-  all.first = W::template overlapped<P> && early < tiles_b ? early : tiles_b;
   all.again = reinterpret_cast<int*>(take(4));
-  all.next = reinterpret_cast<unsigned*>(take(4));
-  all.ready = reinterpret_cast<unsigned*>(take(tiles_b * 4));
-  place(all.a, tiles_a, tiles_a, W::BM, P::a_along_k);
-  place(all.b, tiles_b, all.first, W::BN, P::b_along_k);
+  place(all.a, static_cast<int64_t>(all.batches) * all.tiles_m, W::BM, P::a_along_k);
+  place(all.b, static_cast<int64_t>(all.batches) * all.tiles_n, W::BN, P::b_along_k);
   if (bytes != nullptr) *bytes = used;
   return all;
 }
@@ -524,7 +482,7 @@ cudaError_t launch_contract_wgmma(const P& p, void* workspace, cudaStream_t stre
   if (error == cudaSuccess) error = cudaDeviceGetAttribute(&clusters, cudaDevAttrClusterLaunch, device);
   if (error == cudaSuccess && clusters == 0) return launch_contract<typename W::Other>(p, 1, stream);  // simulated, say
   if (error == cudaSuccess) error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
-  const Packing all = wgmma_packing<W>(p, workspace, processors, nullptr);
+  const Packing all = wgmma_packing<W>(p, workspace, nullptr);
   if (error == cudaSuccess) error = launch_wgmma_pack<W>(p, all, stream);
   if (error == cudaSuccess) error = launch_wgmma_multiply<W>(p, all, processors, stream);
   if constexpr (W::scaled)

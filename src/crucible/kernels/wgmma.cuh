@@ -96,19 +96,17 @@ __device__ __forceinline__ unsigned pack_half(float first, float second) {
   return pair;
 }
 
-// The larger of each half, where the first is not negative and the second's sign does not count.
-__device__ __forceinline__ unsigned larger_halves(unsigned x, unsigned y) {
-  unsigned larger;
-  asm("max.f16x2 %0, %1, %2;" : "=r"(larger) : "r"(x), "r"(y & 0x7fff7fffu));
-  return larger;
-}
-
 template <int KEEP>
 __device__ __forceinline__ void registers_up() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(KEEP)); }
 template <int KEEP>
 __device__ __forceinline__ void registers_down() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(KEEP)); }
 #endif
 
+// The exponent that brings a number of these bits (without its sign) to [2^peak, 2^(peak + 1)); none for inf and nan.
+__device__ __forceinline__ int exponent_to(int peak, unsigned bits) {
+  const int e = static_cast<int>(bits >> 23);
+  return e == 255 ? 0 : peak + 127 - (e == 0 ? 1 : e);
+}
 // 2^e, and x * 2^e for |e| up to 252 without a detour through infinity or zero.
 __device__ __forceinline__ float power_of_two(int e) { return __int_as_float((e + 127) << 23); }
 __device__ __forceinline__ float scaled(float x, int e) { return x * power_of_two(e / 2) * power_of_two(e - e / 2); }

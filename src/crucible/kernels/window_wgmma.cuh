@@ -18,36 +18,22 @@
 // Memory: 1.1 to 1.5 times the input from L2, the output once, for each 64 output channels.
 #pragma once
 
-#include "box.cuh"
-#include "contract.cuh"
-#include "wgmma.cuh"
+#include "window_pack.cuh"
 
 #if CRUCIBLE_HOPPER
 namespace crucible {
-
-// JOIN: the dimension along which two boxes lie side by side, or -1. SLOTS of the ring. LAND: KB for what is on its way.
-template <int JOIN_, int SLOTS_, int CHUNKS_, int TURN_, int LAND_, Operands kind_>
-struct Warpgroups {
-  static constexpr Operands kind = kind_;
-  static constexpr int JOIN = JOIN_, SLOTS = SLOTS_, CHUNKS = CHUNKS_, TURN = TURN_, LAND = LAND_;
-  static constexpr int BM = 64, PRODUCERS = 256, CONSUMERS = 256, threads = PRODUCERS + CONSUMERS;
-  static constexpr bool PAIRED = JOIN >= 0;
-  static constexpr int UNIT = kind == Operands::Tf32 ? 4 : 8;  // channels in 16 bytes
-  static constexpr int CHANNELS = 2 * UNIT;                    // of a chunk
-  static constexpr int TAP_BYTES = BM * 32;                    // of a chunk's weights
-};
 
 // A box, or two, and the halo. Places in the halo count residue by residue.
 template <class W, class P>
 struct Pair {
   __host__ __device__ static constexpr int box(int d) { return P::Box::at(d) * (d == W::JOIN ? 2 : 1); }
-  __host__ __device__ static constexpr int halo(int d) {
-    return (box(d) - 1) * P::Stride::at(d) + (P::Kernel::at(d) - 1) * P::Dilation::at(d) + 1;
-  }
+  __host__ __device__ static constexpr int halo(int d) { return halo_extent<P>(d, box(d)); }
   __host__ __device__ static constexpr int each(int d) { return (halo(d) - 1) / P::Stride::at(d) + 1; }  // of a residue
   using Halo = Dims<each(0), each(1), each(2), each(3)>;
   static constexpr int RESIDUES = P::Stride::product, PLACES = RESIDUES * Halo::product;
-  __host__ __device__ static constexpr int reach(const int d) { return (P::Kernel::at(d) - 1) * P::Dilation::at(d) / P::Stride::at(d); }
+  __host__ __device__ static constexpr int reach(int d) {
+    return (P::Kernel::at(d) - 1) * P::Dilation::at(d) / P::Stride::at(d);
+  }
   // Places from a box's first pixel to its last, and from the first box's to the second's.
   static constexpr int SPAN = 1 + (P::Box::at(0) - 1) * Halo::pitch(0) + (P::Box::at(1) - 1) * Halo::pitch(1) +
                               (P::Box::at(2) - 1) * Halo::pitch(2) + (P::Box::at(3) - 1) * Halo::pitch(3);
@@ -78,151 +64,12 @@ struct Pair {
   static constexpr bool WHOLE = P::CHANNELS % W::CHANNELS == 0;  // no chunk has too few channels
 
   static constexpr int TAPS = P::Kernel::product;
-  static constexpr int HALO_BYTES = 2 * ROOM * 16, STREAMED = W::CHUNKS > 0 ? 0 : TAPS * W::TAP_BYTES;
+  static constexpr int HALO_BYTES = 2 * ROOM * 16, STREAMED = W::CHUNKS > 0 ? 0 : TAPS * TAP_BYTES;
   static constexpr int SLOT_BYTES = (HALO_BYTES + 127) / 128 * 128 + STREAMED;
-  static constexpr int KEPT_BYTES = W::CHUNKS * TAPS * W::TAP_BYTES;
+  static constexpr int KEPT_BYTES = W::CHUNKS * TAPS * TAP_BYTES;
   static constexpr int STAGE_PITCH = (BN + 23) / 32 * 32 + 8, STAGE_BYTES = 8 * 4 * STAGE_PITCH * 4;
   static constexpr int shared_bytes = KEPT_BYTES + W::SLOTS * SLOT_BYTES + STAGE_BYTES + W::LAND * 1024 + (2 * W::SLOTS + 1) * 8 + 112;
 };
-
-// What the launches hand to each other: a flag, the largest number in a sample of the input and in each channel of it, an
-// exponent for each row of weights, and the weights for each kind.
-struct Packed {
-  int* again;
-  int* largest;  // floats that are not negative, as integers
-  int* channels;
-  int* rows;
-  unsigned char* half;
-  unsigned char* tf32;
-
-  // Bytes that begin as zeros.
-  template <class P>
-  static __host__ __device__ constexpr int64_t zeros() { return 256 + (P::CHANNELS + 63) / 64 * 256; }
-
-  template <class P>
-  __host__ __device__ Packed(const P& p, void* at) {
-    const int64_t tiles = p.groups() * ((static_cast<int64_t>(p.rows()) + 63) / 64), taps = P::Kernel::product;
-    unsigned char* const bytes = static_cast<unsigned char*>(at);
-    again = reinterpret_cast<int*>(bytes);
-    largest = again + 1;
-    channels = again + 64;
-    rows = reinterpret_cast<int*>(bytes + zeros<P>());
-    half = bytes + zeros<P>() + tiles * 256;
-    tf32 = half + tiles * taps * ((P::CHANNELS + 15) / 16) * 2048;
-  }
-  __device__ __forceinline__ int input() const;  // exponent of its scale
-  template <class W>
-  __device__ __forceinline__ const unsigned char* weights() const {
-    return W::kind == Operands::Tf32 ? tf32 : half;
-  }
-};
-
-constexpr float HALF_LIMIT = 65504.0f, HALF_SMALL = 0x1p-12f;
-constexpr int SAMPLERS = 8, SAMPLES = 4;  // blocks, and numbers that each thread of them looks at
-constexpr int HALF_PEAK = 9;  // scaled, the largest number lies between 2^9 and 2^10
-
-// The exponent of a scale that brings `largest` there.
-__device__ __forceinline__ int half_exponent(float largest) {
-  const int e = static_cast<int>(__float_as_uint(largest) >> 23);
-  if (e == 255 || largest == 0.0f) return 0;
-  const int by = HALF_PEAK + 127 - (e == 0 ? 1 : e);
-  return by < 126 ? by : 126;
-}
-
-__device__ __forceinline__ int Packed::input() const { return half_exponent(__int_as_float(*largest)); }
-
-__device__ __forceinline__ float block_max(float x) {
-  __shared__ float parts[8];
-  __syncthreads();
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
-  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = x;
-  __syncthreads();
-  x = parts[0];
-  for (int w = 1; w < 8; ++w) x = fmaxf(x, parts[w]);
-  return x;
-}
-
-// A block of 256 threads for each row of weights, and SAMPLERS more that look at the input.
-template <class W, class P>
-__global__ void __launch_bounds__(256) pack_rows_kernel(const __grid_constant__ P p, void* workspace) {
-#if CRUCIBLE_HAS_WGMMA
-  const Packed packed(p, workspace);
-  constexpr int TAPS = P::Kernel::product;
-  const Index tiles = (p.rows() + 63) / 64, groups = p.groups(), channels = p.channels();
-  if (blockIdx.x >= unsigned(tiles * groups * 64)) {
-    if constexpr (W::kind == Operands::Half) {
-      const int first = static_cast<int>((blockIdx.x - unsigned(tiles * groups * 64)) * 256 + threadIdx.x);
-      float largest = 0;
-#pragma unroll
-      for (int k = 0; k < SAMPLES; ++k) {
-        // Numbers that look random spread the sample over everything.
-        const int i = first + k * SAMPLERS * 256;
-        const auto pick = [&](unsigned salt, Index extent) {
-          unsigned h = (unsigned(i) * 8u + salt) * 2654435761u;
-          h ^= h >> 15;
-          h *= 2246822519u;
-          h ^= h >> 13;
-          return static_cast<Index>(h % static_cast<unsigned>(extent));
-        };
-        Index at[4];
-#pragma unroll
-        for (int d = 0; d < 4; ++d)
-          at[d] = pick(d, p.extent(d)) * P::Stride::at(d) + P::Shift::at(d) + (P::Kernel::at(d) - 1) * P::Dilation::at(d) / 2;
-        const typename P::BAt place = p.b_at(pick(4, p.batches()), at[0], at[1], at[2], at[3]);
-        const float x = fabsf(static_cast<float>(p.b_in(place, static_cast<Index>(i % P::CHANNELS))));
-        if (place.inside && x < INFINITY) {
-          largest = fmaxf(largest, x);
-          atomicMax(packed.channels + i % P::CHANNELS, __float_as_int(x));
-        }
-      }
-      largest = block_max(largest);
-      if (threadIdx.x == 0) atomicMax(packed.largest, __float_as_int(largest));
-    }
-    return;
-  }
-  const Index row = static_cast<Index>(blockIdx.x), group = row / (tiles * 64), m = row % (tiles * 64);
-  const bool there = m < p.rows();
-  const auto line = p.a_row(group, there ? m : 0);
-  int by = 0;
-  if constexpr (W::kind == Operands::Half) {
-    float largest = 0;
-    if (there)
-      for (Index k = static_cast<Index>(threadIdx.x); k < channels * TAPS; k += 256)
-        largest = fmaxf(largest, fabsf(static_cast<float>(p.a(line, k))));
-    by = half_exponent(block_max(largest));
-  }
-  if (threadIdx.x == 0) packed.rows[row] = by;
-  const auto put = [&](auto kind, unsigned char* to) {
-    constexpr int UNIT = decltype(kind)::UNIT, CHANNELS = 2 * UNIT;
-    const Index chunks = (channels + CHANNELS - 1) / CHANNELS;
-    unsigned char* const tile = to + (row / 64) * int64_t(chunks) * TAPS * 2048;
-    bool bad = false;
-    for (Index c = static_cast<Index>(threadIdx.x); c < chunks * CHANNELS; c += 256) {
-      float largest = 0;
-      for (int t = 0; t < TAPS; ++t) {
-        const int tap = P::flipped ? TAPS - 1 - t : t;
-        const float w = there && c < channels ? static_cast<float>(p.a(line, c * TAPS + tap)) : 0.0f;
-        unsigned char* const at =
-            tile + ((c / CHANNELS * TAPS + t) * 2 + c % CHANNELS / UNIT) * int64_t(1024) + row % 64 * 16;
-        if constexpr (decltype(kind)::kind == Operands::Tf32) {
-          reinterpret_cast<unsigned*>(at)[c % UNIT] = round_tf32(w);
-        } else if constexpr (decltype(kind)::kind == Operands::Half) {
-          const float s = scaled(w, by);
-          largest = fmaxf(largest, fabsf(s));
-          reinterpret_cast<unsigned short*>(at)[c % UNIT] = static_cast<unsigned short>(pack_half(s, 0.0f));
-        } else {
-          reinterpret_cast<unsigned short*>(at)[c % UNIT] = static_cast<unsigned short>(pack(w, 0.0f));
-        }
-      }
-      bad |= !(largest <= HALF_LIMIT) || (largest > 0 && largest < HALF_SMALL);
-    }
-    if (decltype(kind)::kind == Operands::Half && bad) *packed.again = 1;
-  };
-  put(W(), packed.half);
-  if constexpr (W::kind == Operands::Half) put(Warpgroups<0, 1, 0, 0, 0, Operands::Tf32>(), packed.tf32);
-#endif
-}
 
 #if CRUCIBLE_HAS_WGMMA
 // Tiles of a block: (pairs of) boxes of one sample after another, always with the same weights. Their places are counted
@@ -234,7 +81,7 @@ struct PairTiles {
   Index numbers[4], at[5], step[5];
 
   __device__ __forceinline__ explicit PairTiles(const P& p) {
-    const Index tiles = (p.rows() + 63) / 64, kinds = tiles * p.groups(), kind = static_cast<Index>(blockIdx.x) % kinds;
+    const Index tiles = (p.rows() + PAIR_ROWS - 1) / PAIR_ROWS, kinds = tiles * p.groups(), kind = static_cast<Index>(blockIdx.x) % kinds;
     group = kind / tiles, tile_m = kind % tiles;
     Index first = static_cast<Index>(blockIdx.x) / kinds, by = static_cast<Index>(gridDim.x) / kinds;
     Index count = p.batches() / p.groups();
@@ -463,7 +310,7 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
   PairTiles<W, P> tiles(p);
   const int chunks = static_cast<int>((P::CHANNELS + W::CHANNELS - 1) / W::CHANNELS);
   const unsigned char* const weights = packed.weights<W>() +
-      (tiles.group * ((p.rows() + 63) / 64) + tiles.tile_m) * int64_t(chunks) * H::TAPS * W::TAP_BYTES;
+      (tiles.group * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + tiles.tile_m) * int64_t(chunks) * H::TAPS * TAP_BYTES;
 
   if (warp >= W::CONSUMERS / 32) {
     registers_down<72>();
@@ -472,8 +319,8 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
     if (W::CHUNKS > 0 && threadIdx.x == W::CONSUMERS) {
       barrier_expect(kept, H::KEPT_BYTES);
       for (int i = 0; i < W::CHUNKS; ++i)
-        bulk_copy(shared_address(pair_shared) + i * H::TAPS * W::TAP_BYTES, weights + i * H::TAPS * W::TAP_BYTES,
-                  H::TAPS * W::TAP_BYTES, kept);
+        bulk_copy(shared_address(pair_shared) + i * H::TAPS * TAP_BYTES, weights + i * H::TAPS * TAP_BYTES,
+                  H::TAPS * TAP_BYTES, kept);
     }
     if (W::kind == Operands::Half && blockIdx.x == 0) {
       // A channel that is small everywhere may have large weights.
@@ -557,12 +404,12 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
         barrier_wait(full + slot * 8, parity);
         const unsigned halo = shared_address(ring) + slot * H::SLOT_BYTES;
         const uint64_t b = lines_at(halo + which * H::SECOND * 16, H::ROOM * 16);
-        const uint64_t a = lines_at(W::CHUNKS > 0 ? shared_address(pair_shared) + chunk * H::TAPS * W::TAP_BYTES
-                                                  : halo + (H::SLOT_BYTES - H::STREAMED), 1024);
+        const uint64_t a = lines_at(W::CHUNKS > 0 ? shared_address(pair_shared) + chunk * H::TAPS * TAP_BYTES
+                                                  : halo + (H::SLOT_BYTES - H::STREAMED), TAP_BYTES / 2);
         wgmma_begin();
 #pragma unroll
         for (int t = 0; t < H::TAPS; ++t)
-          Wgmma<H::N, W::kind>::multiply(sums, a + t * (W::TAP_BYTES / 16), b + H::tap(t), t > 0 ? 1 : chunk > 0);
+          Wgmma<H::N, W::kind>::multiply(sums, a + t * (TAP_BYTES / 16), b + H::tap(t), t > 0 ? 1 : chunk > 0);
         wgmma_end();
         const bool over = chunk + 1 == chunks || (W::TURN > 0 && (chunk + 1) % (W::TURN > 0 ? W::TURN : 1) == 0);
         if (W::TURN > 0 && over) turn_give(2 - which);
@@ -589,11 +436,11 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
         box = box * n + i;
       }
       if (there) {
-        const Index first = tiles.tile_m * 64 + warp % 4 * 16;
+        const Index first = tiles.tile_m * PAIR_ROWS + warp % 4 * 16;
         if constexpr (W::kind == Operands::Half) {
 #pragma unroll
           for (int h = 0; h < 2; ++h) {
-            const int* const by = packed.rows + (tiles.group * ((p.rows() + 63) / 64) * 64 + first + h * 8 + lane / 4);
+            const int* const by = packed.rows + (tiles.group * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) * PAIR_ROWS + first + h * 8 + lane / 4);
             const int e = -scale - *by, e1 = e < -126 ? -126 : e < 127 ? e : 127;
             const float f = power_of_two(e1);
 #pragma unroll
@@ -626,7 +473,7 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
 template <class W, bool FLAGGED, class P>
 cudaError_t launch_pairs(const P& p, void* workspace, int processors, cudaStream_t stream) {
   using H = Pair<W, P>;
-  const int64_t kinds = p.groups() * ((static_cast<int64_t>(p.rows()) + 63) / 64);
+  const int64_t kinds = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS);
   const int64_t blocks = processors >= kinds ? processors / kinds * kinds : kinds;
   const cudaError_t refused = allow_shared(pair_kernel<W, FLAGGED, P>, H::shared_bytes);
   if (refused != cudaSuccess) return refused;
@@ -643,7 +490,7 @@ cudaError_t launch_warpgroups(const P& p, void* workspace, cudaStream_t stream) 
   if (refused == cudaSuccess) refused = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
   if (refused == cudaSuccess) refused = cudaMemsetAsync(workspace, 0, Packed::zeros<P>(), stream);
   if (refused != cudaSuccess) return refused;
-  const int64_t rows = p.groups() * ((static_cast<int64_t>(p.rows()) + 63) / 64) * 64;
+  const int64_t rows = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS) * PAIR_ROWS;
   pack_rows_kernel<W><<<static_cast<unsigned>(rows + SAMPLERS), 256, 0, stream>>>(p, workspace);
   refused = cudaGetLastError();
   if (refused == cudaSuccess) refused = launch_pairs<W, false>(p, workspace, processors, stream);
