@@ -9,7 +9,8 @@ import torch.nn as nn
 
 
 class Model(nn.Module):
-    """Strides, groups with dilation, a length, few channels, single taps, small images whose samples share a tile."""
+    """Strides, groups with dilation, a length, few channels, single taps, small images whose samples share a tile, and
+    more chunks of channels than slots in the ring."""
 
     def __init__(self):
         super().__init__()
@@ -18,13 +19,15 @@ class Model(nn.Module):
         self.single = nn.Conv2d(64, 70, 1)
         self.long = nn.Conv1d(24, 33, 5, padding=1)
         self.small = nn.ConvTranspose2d(17, 40, 3, padding=1)
+        self.deep = nn.Conv2d(160, 32, 1)
 
-    def forward(self, x, y, z):
-        return torch.tanh(self.single(torch.relu(self.grouped(self.strided(x))))), self.long(y), self.small(z)
+    def forward(self, x, y, z, d):
+        first = torch.tanh(self.single(torch.relu(self.grouped(self.strided(x)))))
+        return first, self.long(y), self.small(z), self.deep(d)
 
 
 def get_inputs():
-    return [torch.randn(2, 20, 37, 41), torch.randn(2, 24, 300), torch.randn(5, 17, 6, 7)]
+    return [torch.randn(2, 20, 37, 41), torch.randn(2, 24, 300), torch.randn(5, 17, 6, 7), torch.randn(1, 160, 31, 64)]
 
 
 def get_init_inputs():
@@ -38,8 +41,8 @@ def test_windows(tmp_path):
     fused = fuse_problem(reference, FuseOptions(strict=True))
     (mode,) = fused.modes
     taken = [f.name for f in mode.functors.values() if f.columns]
-    # Five forward, and backward the one whose input has channels enough.
-    assert len(taken) >= 6, taken
+    # Six forward, and backward those whose inputs have channels enough.
+    assert len(taken) >= 8, taken
     new.write_text(fused.text)
     proof = crucible.prove(reference, new, device="sim", seed=5, quick=True)
     assert proof.verdict == "proven", f"{proof.reason.code}: {proof.reason.message}" if proof.reason else proof.verdict

@@ -63,6 +63,10 @@ struct Pair {
   static constexpr int AHEAD = DIRECT ? (LANDING < PIXELS ? LANDING : PIXELS) : 1;
   static constexpr bool WHOLE = P::CHANNELS % W::CHANNELS == 0;  // no chunk has too few channels
 
+  // Warpgroups that take boxes alternately take turns too: who waited for a slot before the other's box is in the ring
+  // could take the phase before last of its barrier for the one it needs.
+  static constexpr bool TURNS = !W::PAIRED || W::TURN > 0;
+  static constexpr int TURN = W::TURN > 0 ? W::TURN : 1;
   static constexpr int TAPS = P::Kernel::product;
   static constexpr int HALO_BYTES = 2 * ROOM * 16, STREAMED = W::CHUNKS > 0 ? 0 : TAPS * TAP_BYTES;
   static constexpr int SLOT_BYTES = (HALO_BYTES + 127) / 128 * 128 + STREAMED;
@@ -385,12 +389,13 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
     if (W::CHUNKS > 0) barrier_wait(kept, 0);
     int slot = 0;
     unsigned parity = 0;
-    if (W::TURN > 0 && which == 1) turn_give(1);
+    if (H::TURNS && which == 1) turn_give(1);
     float* const stage = reinterpret_cast<float*>(stages) + warp * 4 * H::STAGE_PITCH;
     const PairLanes<W, P> lanes(p);
     const int scale = W::kind == Operands::Half ? packed.input() : 0;
+    int number = 0;
 #pragma unroll 1
-    for (int number = 0; tiles.left > 0; tiles.next(), ++number) {
+    for (; tiles.left > 0; tiles.next(), ++number) {
       if (!W::PAIRED && number % 2 != which) {
         // The other warpgroup's box.
         slot += chunks;
@@ -400,7 +405,7 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
       int before = -1;
 #pragma unroll 1
       for (int chunk = 0; chunk < chunks; ++chunk) {
-        if (W::TURN > 0 && chunk % (W::TURN > 0 ? W::TURN : 1) == 0) turn_wait(1 + which);
+        if (H::TURNS && (W::PAIRED ? chunk % H::TURN == 0 : chunk == 0)) turn_wait(1 + which);
         barrier_wait(full + slot * 8, parity);
         const unsigned halo = shared_address(ring) + slot * H::SLOT_BYTES;
         const uint64_t b = lines_at(halo + which * H::SECOND * 16, H::ROOM * 16);
@@ -411,8 +416,8 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
         for (int t = 0; t < H::TAPS; ++t)
           Wgmma<H::N, W::kind>::multiply(sums, a + t * (TAP_BYTES / 16), b + H::tap(t), t > 0 ? 1 : chunk > 0);
         wgmma_end();
-        const bool over = chunk + 1 == chunks || (W::TURN > 0 && (chunk + 1) % (W::TURN > 0 ? W::TURN : 1) == 0);
-        if (W::TURN > 0 && over) turn_give(2 - which);
+        const bool over = chunk + 1 == chunks || (W::PAIRED && W::TURN > 0 && (chunk + 1) % H::TURN == 0);
+        if (H::TURNS && over) turn_give(2 - which);
         // A slot is free when its products are done: while the next ones run, or when the turn is over.
         if (over)
           wgmma_wait<0>();
@@ -464,7 +469,7 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
           finish_box<W, false>(p, tiles.batch(p), first, box, place, lanes, sums, stage);
       }
     }
-    if (W::TURN > 0 && which == 0) turn_wait(1);
+    if (H::TURNS && which == (W::PAIRED ? 0 : number % 2)) turn_wait(1 + which);
   }
 #endif
 }
