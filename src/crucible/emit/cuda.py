@@ -520,10 +520,11 @@ def _contraction(stage: Contraction, buffers: Mapping[str, Buffer], comment: Ite
     if stats is not None:
         w.expect([stats.value])
     for s in stage.stores:
-        w.store(s.buffer, s.index, s.value, w.top)
+        w.store(s.buffer, s.index, s.value, w.top, "there")
     result = w.value(stats.value, w.top) if stats is not None else "value"
     body += [
-        "__device__ __forceinline__ accum finish(Index z, Index m, Index n, int split, accum value) const {",
+        "__device__ __forceinline__ accum finish(Index z, Index m, Index n, int split, accum value,",
+        "                                        bool there) const {",
         *indented(w.top.lines),
         f"  return {result};",
         "}",

@@ -293,13 +293,15 @@ class Writer:
 
     # -- statements
 
-    def store(self, buffer: Buffer, index: Int, value: Value, block: Block) -> None:
+    def store(self, buffer: Buffer, index: Int, value: Value, block: Block, where: str = "") -> None:
+        """`where`: a condition under which it happens."""
         text = self.value(value, block)
         if buffer.dtype == "scalar":
             text = f"to_scalar({_bare(text)})"
         elif buffer.kind == "l" and buffer.dtype != "int64":
             text = f"static_cast<{STORAGE[buffer.dtype]}>({text})"
-        block.lines.append(f"{pointer(buffer.name)}[{self.int(index, block)}] = {_bare(text)};")
+        at = self.int(index, block)
+        block.lines.append(f"{f'if ({where}) ' if where else ''}{pointer(buffer.name)}[{at}] = {_bare(text)};")
 
 
 def _has_division(value: Int) -> bool:

@@ -11,7 +11,7 @@
 //   __device__ accum a(const Row&, Index k) const;         an element, 0 where there is padding
 //   __device__ Col b_col(Index z, Index n) const;
 //   __device__ accum b(const Col&, Index k) const;
-//   __device__ accum finish(Index z, Index m, Index n, int split, accum value) const;
+//   __device__ accum finish(Index z, Index m, Index n, int split, accum value, bool there) const;
 //   __device__ void sink(Index z, Index m, Index tile_n, accum count, accum mean, accum m2) const;
 // a, b, finish are called for elements in range only; finish once for each (z, m, n, split), by neighbouring threads
 // for neighbouring n: it applies the epilogue, stores, and returns the value that statistics are taken of. sink is
@@ -53,6 +53,23 @@ __device__ __forceinline__ void lanes_sums(accum (&x)[N]) {
     for (int i = 0; i < N; ++i) x[i] += __shfl_xor_sync(0xffffffffu, x[i], step);
 }
 
+// Sums of N numbers over a warp, N a power of two: lane l gets that of x[l / (32 / N)].
+template <int N>
+__device__ __forceinline__ accum scattered_sum(accum (&x)[N]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  int step = 16;
+#pragma unroll
+  for (int n = N; n > 1; n /= 2, step /= 2)
+#pragma unroll
+    for (int i = 0; i < n / 2; ++i) {
+      const accum mine = lane & step ? x[i + n / 2] : x[i], other = lane & step ? x[i] : x[i + n / 2];
+      x[i] = mine + __shfl_xor_sync(0xffffffffu, other, step);
+    }
+#pragma unroll
+  for (; step > 0; step /= 2) x[0] += __shfl_xor_sync(0xffffffffu, x[0], step);
+  return x[0];
+}
+
 // The columns of a tile that a lane finishes: every 32nd of BN neighbours.
 template <int BN>
 struct PlainColumns {
@@ -80,7 +97,12 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
   for (int r = 0; r < ROWS; ++r)
 #pragma unroll
     for (int j = 0; j < EACH; ++j)
-      kept[r][j] = m + r < limit && columns.valid(j) ? p.finish(z, m + r, columns.column(j), split, values[r][j]) : accum(0);
+      {
+        // Elements that are not there are computed too, without a branch, and nothing is stored.
+        const bool there = m + r < limit && columns.valid(j);
+        const accum made = p.finish(z, m + r < limit ? m + r : m, columns.valid(j) ? columns.column(j) : 0, split, values[r][j], there);
+        kept[r][j] = there ? made : accum(0);
+      }
   if constexpr (P::statistics) {
     // LANES lanes take TAKES columns each of one statistic.
     constexpr int LANES = P::group > 0 && P::group < 32 ? P::group : 32;
@@ -88,7 +110,7 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
     constexpr int WIDTH = P::group == 0 ? 1 : P::group;
     static_assert(EACH % TAKES == 0, "a group of columns lies within a tile");
 #pragma unroll
-    for (int first = 0; first < EACH; first += TAKES) {
+    for (int first = 0; LANES < 32 && first < EACH; first += TAKES) {
       const accum size = static_cast<accum>(P::group > 0 ? P::group : columns.count);
       accum near[ROWS], both[2 * ROWS];  // means; deviations from them and their squares
 #pragma unroll
@@ -117,6 +139,36 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
         if (m + r < limit && lane % LANES == 0 && (P::group == 0 || columns.valid(first)))
           p.sink(z, m + r, P::group > 0 ? columns.column(first) / WIDTH : columns.tile, size, near[r] + off, squares);
       }
+    }
+    // The whole warp takes each of them: all rows in one go.
+#pragma unroll
+    for (int first = 0; LANES == 32 && first < EACH; first += TAKES) {
+      const accum size = static_cast<accum>(P::group > 0 ? P::group : columns.count);
+      accum near[ROWS], both[2 * ROWS];
+#pragma unroll
+      for (int r = 0; r < ROWS; ++r) {
+        near[r] = 0;
+#pragma unroll
+        for (int j = first; j < first + TAKES; ++j) near[r] += kept[r][j];
+      }
+      const accum mean = scattered_sum(near) / size;  // of row lane / EVERY
+      constexpr int EVERY = 32 / ROWS;
+#pragma unroll
+      for (int r = 0; r < ROWS; ++r) {
+        const accum middle = __shfl_sync(0xffffffffu, mean, r * EVERY);
+        accum off = 0, squares = 0;
+#pragma unroll
+        for (int j = first; j < first + TAKES; ++j) {
+          const accum d = columns.valid(j) ? kept[r][j] - middle : accum(0);
+          off += d;
+          squares = fma(d, d, squares);
+        }
+        both[2 * r] = off, both[2 * r + 1] = squares;
+      }
+      const accum mine = scattered_sum(both), other = __shfl_xor_sync(0xffffffffu, mine, EVERY / 2);
+      const accum off = mine / size, squares = other - size * off * off;
+      if (lane % EVERY == 0 && m + lane / EVERY < limit && (P::group == 0 || columns.valid(first)))
+        p.sink(z, m + lane / EVERY, P::group > 0 ? columns.column(first) / WIDTH : columns.tile, size, mean + off, squares);
     }
   }
 }

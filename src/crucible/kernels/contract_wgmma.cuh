@@ -281,7 +281,7 @@ __device__ __forceinline__ void hand_out(const P& p, const Packing& all, const T
 #pragma unroll
         for (int j = 0; j < W::BN / 32; ++j)
           if (h * 8 + r < left && place.valid(j))
-            at[j * 32] = p.finish(tile.z, first + h * 8 + r, place.column(j), 0, at[j * 32]);
+            at[j * 32] = p.finish(tile.z, first + h * 8 + r, place.column(j), 0, at[j * 32], true);
       }
       __syncwarp();
       sink_groups<W>(p, tile.z, first + h * 8, left - h * 8 < 8 ? static_cast<int>(left) - h * 8 : 8,

@@ -285,7 +285,7 @@ __global__ void __launch_bounds__(G::threads, G::threads > 128 ? 1 : 2)
         const Index m = block.m0 + G::row() + i * 16 + r / 2 * 8 + G::lane() / 4;
         const Index channel = block.c0 + G::channel(u) + G::lane() % 4 * 2 + r % 2;
         if (m < p.rows() && channel < p.channels() && G::tap(u) < S::TAPS)
-          p.finish(block.z, m, channel * S::TAPS + G::tap(u), split * G::WARPS_K + G::turn(), sums[i][u][r]);
+          p.finish(block.z, m, channel * S::TAPS + G::tap(u), split * G::WARPS_K + G::turn(), sums[i][u][r], true);
       }
 #endif
 }

@@ -14,13 +14,13 @@ namespace crucible {
 
 constexpr int PAIR_ROWS = 64, TAP_BYTES = PAIR_ROWS * 32;  // of a tile; of its weights for one tap and chunk
 
-// JOIN: the dimension along which two boxes lie side by side, or -1. SLOTS of the ring. LAND: KB for what is on its way.
+// JOIN: the dimension along which two boxes lie side by side, 4 for those of two samples, or -1. SLOTS of the ring. LAND: KB for what is on its way.
 template <int JOIN_, int SLOTS_, int CHUNKS_, int TURN_, int LAND_, Operands kind_>
 struct Warpgroups {
   static constexpr Operands kind = kind_;
   static constexpr int JOIN = JOIN_, SLOTS = SLOTS_, CHUNKS = CHUNKS_, TURN = TURN_, LAND = LAND_;
   static constexpr int BM = PAIR_ROWS, PRODUCERS = 256, CONSUMERS = 256, threads = PRODUCERS + CONSUMERS;
-  static constexpr bool PAIRED = JOIN >= 0;
+  static constexpr bool PAIRED = JOIN >= 0, SAMPLES = JOIN == 4;
   static constexpr int UNIT = kind == Operands::Tf32 ? 4 : 8;  // channels in 16 bytes
   static constexpr int CHANNELS = 2 * UNIT;                    // of a chunk
 };

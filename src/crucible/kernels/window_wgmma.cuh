@@ -9,7 +9,8 @@
 // halo of its own, in which neighbours are neighbours again.
 // Weights are packed beforehand, in the order of shared memory. If they fit they stay there (CHUNKS > 0), and the
 // warpgroups take boxes alternately, so that one stores while the other multiplies. Else they come with each chunk by a
-// bulk copy, and to share them the warpgroups take two boxes side by side (JOIN >= 0) and turns, TURN chunks each.
+// bulk copy, and to share them the warpgroups take two boxes side by side (JOIN >= 0), or the same box of two samples
+// (JOIN = 4), and turns, TURN chunks each.
 //
 // Operands: half has the 11 bits of tf32 at twice the rate, but not its range. In kind Half the weights are scaled by a
 // power of two for each output channel and the input by one chosen from a sample of it, and the block watches: a number
@@ -30,14 +31,14 @@ struct Pair {
   __host__ __device__ static constexpr int halo(int d) { return halo_extent<P>(d, box(d)); }
   __host__ __device__ static constexpr int each(int d) { return (halo(d) - 1) / P::Stride::at(d) + 1; }  // of a residue
   using Halo = Dims<each(0), each(1), each(2), each(3)>;
-  static constexpr int RESIDUES = P::Stride::product, PLACES = RESIDUES * Halo::product;
+  static constexpr int RESIDUES = P::Stride::product, PLACES = RESIDUES * Halo::product * (W::SAMPLES ? 2 : 1);
   __host__ __device__ static constexpr int reach(int d) {
     return (P::Kernel::at(d) - 1) * P::Dilation::at(d) / P::Stride::at(d);
   }
   // Places from a box's first pixel to its last, and from the first box's to the second's.
   static constexpr int SPAN = 1 + (P::Box::at(0) - 1) * Halo::pitch(0) + (P::Box::at(1) - 1) * Halo::pitch(1) +
                               (P::Box::at(2) - 1) * Halo::pitch(2) + (P::Box::at(3) - 1) * Halo::pitch(3);
-  static constexpr int SECOND = W::PAIRED ? P::Box::at(W::JOIN) * Halo::pitch(W::JOIN) : 0;
+  static constexpr int SECOND = W::SAMPLES ? PLACES / 2 : W::PAIRED ? P::Box::at(W::JOIN) * Halo::pitch(W::JOIN) : 0;
   static constexpr int N = (SPAN + 7) / 8 * 8, BN = (N + 31) / 32 * 32;
   static constexpr int FARTHEST = reach(0) * Halo::pitch(0) + reach(1) * Halo::pitch(1) + reach(2) * Halo::pitch(2) + reach(3) * Halo::pitch(3);
   static constexpr int READ = (RESIDUES - 1) * Halo::product + SECOND + FARTHEST + N;  // one more than the last place read
@@ -55,12 +56,11 @@ struct Pair {
     return residue * Halo::product + places;
   }
 
-  // An input that is memory as it is lands in shared memory, AHEAD pixels (of one chunk) of each producer before it rounds
-  // them; any other is computed in registers.
+  // An input that is memory as it is lands in shared memory, a chunk of AHEAD pixels of each producer before it rounds the
+  // first of them; any other is computed in registers.
   static constexpr bool DIRECT = P::b_direct && sizeof(scalar) == 4;
   static constexpr int PIXELS = (PLACES + W::PRODUCERS - 1) / W::PRODUCERS;
-  static constexpr int LANDING = W::LAND * 1024 / (W::CHANNELS * 4 * W::PRODUCERS);
-  static constexpr int AHEAD = DIRECT ? (LANDING < PIXELS ? LANDING : PIXELS) : 1;
+  static constexpr int AHEAD = DIRECT ? W::LAND * 1024 / (W::CHANNELS * 4 * W::PRODUCERS) : 1;
   static constexpr bool WHOLE = P::CHANNELS % W::CHANNELS == 0;  // no chunk has too few channels
 
   // Warpgroups that take boxes alternately take turns too: who waited for a slot before the other's box is in the ring
@@ -88,7 +88,7 @@ struct PairTiles {
     const Index tiles = (p.rows() + PAIR_ROWS - 1) / PAIR_ROWS, kinds = tiles * p.groups(), kind = static_cast<Index>(blockIdx.x) % kinds;
     group = kind / tiles, tile_m = kind % tiles;
     Index first = static_cast<Index>(blockIdx.x) / kinds, by = static_cast<Index>(gridDim.x) / kinds;
-    Index count = p.batches() / p.groups();
+    Index count = samples(p);
 #pragma unroll
     for (int d = 0; d < 4; ++d) numbers[d] = (p.extent(d) - 1) / H::box(d) + 1, count *= numbers[d];
     left = first < count ? (count - first - 1) / by + 1 : 0;
@@ -110,7 +110,15 @@ struct PairTiles {
     at[0] += step[0] + carry;
     --left;
   }
-  __device__ __forceinline__ Index batch(const P& p) const { return at[0] * p.groups() + group; }
+  static __device__ __forceinline__ Index samples(const P& p) {
+    const Index all = p.batches() / p.groups();
+    return W::SAMPLES ? (all + 1) / 2 : all;
+  }
+  // Of the first or second box, and whether it exists.
+  __device__ __forceinline__ Index batch(const P& p, int which) const {
+    return (W::SAMPLES ? at[0] * 2 + which : at[0]) * p.groups() + group;
+  }
+  __device__ __forceinline__ bool exists(const P& p, int which) const { return !W::SAMPLES || batch(p, which) < p.batches(); }
   __device__ __forceinline__ Index first(int d) const { return at[d + 1] * H::box(d); }
 };
 
@@ -118,7 +126,8 @@ template <class W, class P>
 struct PairProducer {
   using H = Pair<W, P>;
   const P& p;
-  PairTiles<W, P> tiles;  // of what is asked for
+  PairTiles<W, P> tiles;  // of what is asked for,
+  Index chunk;            // and of its channels
   float* landing;         // this thread's
   float by;
   typename P::BAt at[H::PIXELS];
@@ -127,25 +136,36 @@ struct PairProducer {
   static __device__ __forceinline__ int thread() { return static_cast<int>(threadIdx.x) - W::CONSUMERS; }
 
   __device__ __forceinline__ void place() {
-    const Index z = tiles.batch(p);
 #pragma unroll
     for (int i = 0; i < H::PIXELS; ++i) {
-      const int q = thread() + i * W::PRODUCERS;
+      int q = thread() + i * W::PRODUCERS;
+      const int which = W::SAMPLES && q >= H::SECOND;
+      if (which) q -= H::SECOND;
       const int residue = H::RESIDUES == 1 ? 0 : q / H::Halo::product, in = H::RESIDUES == 1 ? q : q % H::Halo::product;
       Index pixel[4];
-      bool inside = q < H::PLACES;
+      bool inside = q < (W::SAMPLES ? H::SECOND : H::PLACES) && tiles.left > 0 && tiles.exists(p, which);
 #pragma unroll
       for (int d = 0; d < 4; ++d) {
         const int h = H::Halo::index(in, d) * P::Stride::at(d) + P::Stride::index(residue, d);
         if (H::RESIDUES > 1) inside = inside && h < H::halo(d);
         pixel[d] = tiles.first(d) * P::Stride::at(d) + P::Shift::at(d) + h;
       }
-      at[i] = p.b_at(z, pixel[0], pixel[1], pixel[2], pixel[3]);
+      at[i] = p.b_at(tiles.batch(p, inside ? which : 0), pixel[0], pixel[1], pixel[2], pixel[3]);
       at[i].inside &= inside;
     }
   }
+  // To the next chunk, and the next tile after the last; after the last of all nothing is there.
+  __device__ __forceinline__ void next(int chunks) {
+    if (++chunk < chunks) return;
+    chunk = 0;
+    if (tiles.left > 1)
+      tiles.next();
+    else
+      tiles.left = 0;
+    place();
+  }
   // A chunk of one pixel, asked for (what is not there is zero) and taken.
-  __device__ __forceinline__ void ask(int pixel, Index chunk, int where) const {
+  __device__ __forceinline__ void ask(int pixel, int where) const {
     const typename P::BAt& from = at[pixel];
     float* const to = landing + where * (W::CHANNELS * W::PRODUCERS);
 #pragma unroll
@@ -161,7 +181,7 @@ struct PairProducer {
     for (int e = 0; e < W::CHANNELS; ++e) v[e] = from[e * W::PRODUCERS];
   }
   // The same in one go.
-  __device__ __forceinline__ void compute(float (&v)[W::CHANNELS], int pixel, Index chunk) const {
+  __device__ __forceinline__ void compute(float (&v)[W::CHANNELS], int pixel) const {
     const typename P::BAt& from = at[pixel];
 #pragma unroll
     for (int e = 0; e < W::CHANNELS; ++e) {
@@ -274,16 +294,13 @@ __device__ __forceinline__ void finish_box(const P& p, Index z, Index first, Ind
               make_float2(sums[4 * j + 2 * h], sums[4 * j + 2 * h + 1]);
       }
       __syncwarp();
-#pragma unroll 1
-      for (int r = 0; r < 4; r += 2) {
-        float values[2][EACH];
+      float values[4][EACH];
 #pragma unroll
-        for (int i = 0; i < 2; ++i)
+      for (int r = 0; r < 4; ++r)
 #pragma unroll
-          for (int j = 0; j < EACH; ++j) values[i][j] = stage[(r + i) * H::STAGE_PITCH + lanes.from[j]];
-        const Index m = first + h * 8 + part * 4 + r;
-        if (m < rows) finish_values(p, z, m, rows, columns, 0, values);
-      }
+        for (int j = 0; j < EACH; ++j) values[r][j] = stage[r * H::STAGE_PITCH + lanes.from[j]];
+      const Index m = first + h * 8 + part * 4;
+      if (m < rows) finish_values(p, z, m, rows, columns, 0, values);
     }
 }
 #endif
@@ -318,7 +335,7 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
 
   if (warp >= W::CONSUMERS / 32) {
     registers_down<72>();
-    PairProducer<W, P> from{p, tiles, reinterpret_cast<float*>(stages + H::STAGE_BYTES) + (threadIdx.x - W::CONSUMERS),
+    PairProducer<W, P> from{p, tiles, 0, reinterpret_cast<float*>(stages + H::STAGE_BYTES) + (threadIdx.x - W::CONSUMERS),
                             W::kind == Operands::Half ? power_of_two(packed.input()) : 1.0f};
     if (W::CHUNKS > 0 && threadIdx.x == W::CONSUMERS) {
       barrier_expect(kept, H::KEPT_BYTES);
@@ -338,7 +355,10 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
       from.place();
       if constexpr (H::DIRECT) {
 #pragma unroll
-        for (int i = 0; i < H::AHEAD; ++i) from.ask(i, 0, i);
+        for (int i = 0; i < H::AHEAD; ++i) {
+          from.ask(i % H::PIXELS, i);
+          if (i % H::PIXELS + 1 == H::PIXELS) from.next(chunks);
+        }
       }
     }
     int slot = 0, landed = 0;
@@ -348,7 +368,6 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
     for (; tiles.left > 0; tiles.next())
 #pragma unroll 1
       for (int chunk = 0; chunk < chunks; ++chunk) {
-        const bool last = chunk + 1 == chunks;
         unsigned char* const to = ring + slot * H::SLOT_BYTES;
         barrier_wait(empty + slot * 8, parity);
         if (W::CHUNKS == 0 && threadIdx.x == W::CONSUMERS) {
@@ -363,16 +382,13 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
             wait_copies<H::AHEAD - 1>();
             from.take(v, landed);
             from.put(v, i, to);
-            if (i + H::AHEAD == H::PIXELS && last && tiles.left > 1) from.tiles.next(), from.place();
-            if (i + H::AHEAD < H::PIXELS)
-              from.ask(i + H::AHEAD, chunk, landed);
-            else
-              from.ask(i + H::AHEAD - H::PIXELS, last ? 0 : chunk + 1, landed);
+            from.ask((i + H::AHEAD) % H::PIXELS, landed);
+            if ((i + H::AHEAD) % H::PIXELS + 1 == H::PIXELS) from.next(chunks);
             if (++landed == H::AHEAD) landed = 0;
           } else {
-            from.compute(v, i, chunk);
+            from.compute(v, i);
             from.put(v, i, to);
-            if (i + 1 == H::PIXELS && last && tiles.left > 1) from.tiles.next(), from.place();
+            if (i + 1 == H::PIXELS) from.next(chunks);
           }
         }
         publish();
@@ -432,7 +448,7 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
       settle(sums);
 
       Index box = 0;
-      bool there = true;
+      bool there = tiles.exists(p, which);
 #pragma unroll
       for (int d = 0; d < 4; ++d) {
         const Index n = (p.extent(d) - 1) / P::Box::at(d) + 1;
@@ -464,9 +480,9 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
         }
         const BoxPlace<P> place(p, box);
         if (place.count() == P::Box::product)
-          finish_box<W, true>(p, tiles.batch(p), first, box, place, lanes, sums, stage);
+          finish_box<W, true>(p, tiles.batch(p, W::SAMPLES ? which : 0), first, box, place, lanes, sums, stage);
         else
-          finish_box<W, false>(p, tiles.batch(p), first, box, place, lanes, sums, stage);
+          finish_box<W, false>(p, tiles.batch(p, W::SAMPLES ? which : 0), first, box, place, lanes, sums, stage);
       }
     }
     if (H::TURNS && which == (W::PAIRED ? 0 : number % 2)) turn_wait(1 + which);

@@ -15,8 +15,9 @@ STEP_ROWS = 8  # words of channels in one step
 MULTIPLY, FETCH, STORE = 0.8, 0.62, 0.25
 # Of Hopper's kernel: rows of a tile, bytes of one tap's weights, and of shared memory.
 PAIR_ROWS, TAP_BYTES, HOPPER_SHARED = 64, 2048, 232448
-# Its producers, and cycles in which each puts away a chunk of one pixel.
-PRODUCERS, PRODUCE = 256, 700.0
+# Its producers, cycles in which each puts away a chunk of one pixel, and from asking for one to having it.
+PRODUCERS, PRODUCE, LATENCY = 256, 250.0, 1200.0
+SAMPLES = 4  # the dimension along which the same box of two samples is joined
 # Bytes in a cycle that a processor gets from the second-level cache, and its share of memory's.
 CACHE_RATE, MEMORY_RATE = 45.0, 19.0
 # Of the gradient's kernel: cycles for one mma, and for what each box costs whatever its size.
@@ -52,7 +53,7 @@ class PairTile:
     """`Warpgroups<...>` of kernels/window_wgmma.cuh: a box after another, or two side by side, on Hopper."""
 
     box: tuple[int, ...]
-    join: int  # the dimension along which two lie side by side, or -1
+    join: int  # the dimension along which two lie side by side, SAMPLES, or -1
     slots: int  # of the ring
     chunks: int  # of weights that stay in shared memory; 0: they come with each chunk of the input
     turn: int  # chunks that a warpgroup multiplies at a time
@@ -179,7 +180,9 @@ def shared_bytes(form: Form, box: Sequence[int], rows: int, words: int) -> int:
     return max(panels, 16 * (BN + 8) * 4)
 
 
-def choose_box(form: Form, extents: Sequence[int], rows: int, channels: int) -> WindowTile | None:
+def choose_box(
+    form: Form, extents: Sequence[int], rows: int, channels: int, samples: int = 1
+) -> WindowTile | None:
     """The box that should take the least time for an output of these extents; none where no halo fits.
 
     Hopper's kernel has a box of its own.
@@ -191,7 +194,7 @@ def choose_box(form: Form, extents: Sequence[int], rows: int, channels: int) -> 
     box = min(fitting, key=lambda b: _cost(form, b, extents, height, channels))
     pairs: list[tuple[float, PairTile]] = []
     if rows >= PAIR_LEAST and form.taps <= PAIR_TAPS:
-        pairs = [p for b in _boxes(extents, COLUMNS) for p in _pairs(form, b, extents, channels)]
+        pairs = [p for b in _boxes(extents, COLUMNS) for p in _pairs(form, b, extents, channels, samples)]
     pair = min(pairs, key=lambda p: p[0])[1] if pairs else None
     return WindowTile(height, words, box, pair)
 
@@ -234,12 +237,13 @@ class Joint:
 
     @property
     def places(self) -> int:
-        return prod(self.form.stride) * prod(self.each)
+        return prod(self.form.stride) * prod(self.each) * (2 if self.join == SAMPLES else 1)
 
     @property
     def halo_bytes(self) -> int:
         f = self.form
         second = self._far([b if d == self.join else 0 for d, b in enumerate(self.box)])
+        second += self.places // 2 if self.join == SAMPLES else 0
         reach = self._far([(k - 1) * d // s for k, d, s in zip(f.kernel, f.dilation, f.stride)])
         read = (prod(f.stride) - 1) * prod(self.each) + second + reach + self.columns
         return -(-2 * 16 * max(read, self.places) // 128) * 128
@@ -250,39 +254,56 @@ class Joint:
 
 
 def _pairs(
-    form: Form, box: tuple[int, ...], extents: Sequence[int], channels: int
+    form: Form, box: tuple[int, ...], extents: Sequence[int], channels: int, samples: int
 ) -> Iterator[tuple[float, PairTile]]:
     """Ways to take boxes on Hopper, with the cycles they should need."""
-    chunks = -(-channels // 16)
-    for join in range(-1, 4):
-        if join >= 0 and box[join] >= extents[join]:
+    for join in range(-1, SAMPLES + 1):
+        if samples < 2 if join == SAMPLES else join >= 0 and box[join] >= extents[join]:
             continue
         joint = Joint(form, box, join)
         if joint.columns > COLUMNS:
             continue
-        weights = form.taps * TAP_BYTES
-        streamed = joint.halo_bytes + weights
-        room = HOPPER_SHARED - joint.stage_bytes - 512
-        landing = 32 if room - 2 * streamed >= 32 * 1024 else 16
-        room -= landing * 1024
-        kept = chunks if join < 0 and chunks * weights + 3 * joint.halo_bytes <= room else 0
-        slots = min(8, (room - kept * weights) // (joint.halo_bytes if kept else streamed))
-        again = min(8, room // streamed)
-        if min(slots, again) < 2:
-            continue
-        pair = PairTile(box, join, slots, kept, 0 if join < 0 else 1, landing, again, joint.columns)
-        count = prod(-(-e // b) for e, b in zip(extents, joint.both))
-        halo, pixels = form.halo(joint.both), prod(joint.both)
-        multiply = chunks * form.taps * joint.columns * (0.5 if join < 0 else 1.0)
-        cache = (joint.places * channels * 4 * (1 + 8 / halo[-1]) + (0 if kept else chunks * weights)) / CACHE_RATE
-        # Producers without a pixel wait for those that have one.
-        produce = chunks * -(-joint.places // PRODUCERS) * PRODUCE
-        store = pixels * 4 * PAIR_ROWS * (1 + 8 / box[-1]) / MEMORY_RATE
-        moved = cache + store + pixels * 4 * channels / MEMORY_RATE
-        # Two side by side store at nearly the same time.
-        parts = sorted((multiply, moved, produce))
-        cost = parts[2] + (parts[1] + parts[0]) / 4 + (0 if join < 0 else store / 2)
-        yield count * cost, pair
+        for landing in (64, 48, 32, 16):
+            pair = _fitting(joint, -(-channels // 16), landing)
+            if pair is not None:
+                yield _pair_cost(joint, pair, extents, channels, samples), pair
+                break
+
+
+def _fitting(joint: Joint, chunks: int, landing: int) -> PairTile | None:
+    """As many slots as shared memory has room for beside so many KB for what is on its way; none if that is too few."""
+    weights = joint.form.taps * TAP_BYTES
+    streamed = joint.halo_bytes + weights
+    room = HOPPER_SHARED - joint.stage_bytes - 512 - landing * 1024
+    kept = chunks if joint.join < 0 and chunks * weights + 3 * joint.halo_bytes <= room else 0
+    slots = min(8, (room - kept * weights) // (joint.halo_bytes if kept else streamed))
+    again = min(8, room // streamed)
+    if min(slots, again) < 2:
+        return None
+    turn = 0 if joint.join < 0 else 1
+    return PairTile(joint.box, joint.join, slots, kept, turn, landing, again, joint.columns)
+
+
+def _pair_cost(joint: Joint, pair: PairTile, extents: Sequence[int], channels: int, samples: int) -> float:
+    """Cycles of kernels/window_wgmma.cuh for one sample."""
+    form, box, chunks = joint.form, joint.box, -(-channels // 16)
+    two = pair.join >= 0
+    count = prod(-(-e // b) for e, b in zip(extents, joint.both))
+    if pair.join == SAMPLES:
+        count *= -(-samples // 2) / samples
+    halo, pixels = form.halo(joint.both), prod(box) * (2 if two else 1)
+    multiply = chunks * form.taps * joint.columns * (1.0 if two else 0.5)
+    # Producers without a pixel wait for those that have one.
+    dealt = -(-joint.places // PRODUCERS)
+    flying = max(1, pair.landing // 16)  # chunks of a pixel that each producer has asked for
+    produce = chunks * dealt * max(PRODUCE, LATENCY / flying)
+    weights = 0 if pair.chunks else chunks * form.taps * TAP_BYTES
+    cache = (joint.places * channels * 4 * (1 + 8 / halo[-1]) + weights) / CACHE_RATE
+    store = pixels * 4 * PAIR_ROWS * (1 + 8 / box[-1]) / MEMORY_RATE
+    moved = cache + store + pixels * 4 * channels / MEMORY_RATE
+    # Two side by side store at nearly the same time.
+    parts = sorted((multiply, moved, produce))
+    return count * (parts[2] + (parts[1] + parts[0]) / 4 + (store / 2 if two else 0))
 
 
 def choose_gradient(form: Form, extents: Sequence[int], rows: int, channels: int, other: Tile) -> GradientTile | None:

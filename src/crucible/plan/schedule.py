@@ -187,7 +187,8 @@ class Scheduler:
                     )  # fmt: skip
                     splits = 1
             elif splits == 1:
-                box = choose_box(s.form, extents, rows, channels)
+                samples = self.program.hint(c.batch[0].extent) if len(c.batch) > 1 else 1
+                box = choose_box(s.form, extents, rows, channels, samples)
                 if box is not None:
                     stage.tile, stage.source = box, s.source()
         if splits > 1:
