@@ -550,7 +550,7 @@ def _contraction(stage: Contraction, buffers: Mapping[str, Buffer], comment: Ite
     templates = {"window.cuh" if boxed else "window_gradient.cuh" if gradient else "contract.cuh"}
     pair = stage.tile.pair if isinstance(stage.tile, WindowTile) else None
     if pair is not None:
-        templates.add("window_wgmma.cuh")
+        templates.add(pair.template)
     if stage.packed:
         templates.add("contract_wgmma.cuh")
     parts.need(stage.splits)

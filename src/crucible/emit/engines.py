@@ -38,8 +38,8 @@ def hopper(stage: Contraction) -> list[tuple[int, str, str]]:
     if not isinstance(tile, WindowTile) or tile.pair is None:
         return []
     return [
-        (TF32, "launch_warpgroups", f"{tile.pair.text('Half')}, {tile.pair.text('Tf32')}"),
-        (NATIVE, "launch_warpgroups", f"{tile.pair.text('Native')}, void"),
+        (TF32, tile.pair.launch, f"{tile.pair.text('Half')}, {tile.pair.text('Tf32')}"),
+        (NATIVE, tile.pair.launch, f"{tile.pair.text('Native')}, void"),
     ]
 
 
@@ -72,6 +72,7 @@ def launch(stage: Contraction, stream: str) -> str:
     given = {
         "launch_window": "reinterpret_cast<unsigned*>(packed)",
         "launch_warpgroups": "reinterpret_cast<void*>(packed)",
+        "launch_strips": "reinterpret_cast<void*>(packed)",
         "launch_contract_wgmma": "reinterpret_cast<void*>(packed)",
     }
     for number, (condition, function, text) in enumerate(options):

@@ -82,6 +82,12 @@ __device__ __forceinline__ void copy_async(void* to, const void* from) {
                :: "r"(static_cast<unsigned>(__cvta_generic_to_shared(to))), "l"(from)
                : "memory");
 }
+// The same, or zeros.
+__device__ __forceinline__ void copy_async_16(void* to, const void* from, bool there) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+               :: "r"(static_cast<unsigned>(__cvta_generic_to_shared(to))), "l"(from), "r"(there ? 16 : 0)
+               : "memory");
+}
 // Four bytes, or four zeros.
 __device__ __forceinline__ void copy_async(void* to, const void* from, bool there) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"

@@ -163,5 +163,20 @@ __global__ void __launch_bounds__(256) pack_rows_kernel(const __grid_constant__ 
 #endif
 }
 
+#ifndef __CUDACC_RTC__
+// Packs, and says how many processors there are.
+template <class W, class P>
+cudaError_t pack_rows(const P& p, void* workspace, int* processors, cudaStream_t stream) {
+  int device = 0;
+  cudaError_t refused = cudaGetDevice(&device);
+  if (refused == cudaSuccess) refused = cudaDeviceGetAttribute(processors, cudaDevAttrMultiProcessorCount, device);
+  if (refused == cudaSuccess) refused = cudaMemsetAsync(workspace, 0, Packed::zeros<P>(), stream);
+  if (refused != cudaSuccess) return refused;
+  const int64_t rows = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS) * PAIR_ROWS;
+  pack_rows_kernel<W><<<static_cast<unsigned>(rows + SAMPLERS), 256, 0, stream>>>(p, workspace);
+  return cudaGetLastError();
+}
+#endif
+
 }  // namespace crucible
 #endif  // CRUCIBLE_HOPPER

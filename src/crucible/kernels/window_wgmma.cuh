@@ -122,6 +122,46 @@ struct PairTiles {
   __device__ __forceinline__ Index first(int d) const { return at[d + 1] * H::box(d); }
 };
 
+// Whether what a warp has put away, of which each lane knows its largest number, is more than half can hold.
+__device__ __forceinline__ bool watched(float& largest) {
+  const unsigned most = __reduce_max_sync(0xffffffffu, __float_as_uint(largest));
+  // A few numbers alone may be small.
+  const bool small = most < __float_as_uint(HALF_SMALL) && most != 0 && __popc(__ballot_sync(0xffffffffu, largest > 0.0f)) > 3;
+  largest = 0.0f;
+  return small || most > __float_as_uint(HALF_LIMIT);
+}
+
+// A channel that is small everywhere may have large weights: raises the flag.
+template <int THREADS, class P>
+__device__ __forceinline__ void small_channels(const Packed& packed, int thread, float by) {
+  for (Index c = static_cast<Index>(thread); c < P::CHANNELS; c += THREADS) {
+    const float most = __int_as_float(packed.channels[c]) * by;
+    if (most > 0 && most < HALF_SMALL) *packed.again = 1;
+  }
+}
+
+// Sums of scaled numbers, unscaled; `rows` are the exponents of the warp's 16 rows.
+template <int EIGHTS, int COUNT>
+__device__ __forceinline__ void unscale(float (&sums)[COUNT], const int* rows, int scale) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int e = -scale - rows[h * 8 + static_cast<int>(threadIdx.x) % 32 / 4], e1 = e < -126 ? -126 : e < 127 ? e : 127;
+    const float f = power_of_two(e1);
+#pragma unroll
+    for (int j = 0; j < EIGHTS; ++j) sums[4 * j + 2 * h] *= f, sums[4 * j + 2 * h + 1] *= f;
+    if (__any_sync(0xffffffffu, e != e1)) {
+#pragma unroll 1
+      for (int left = e - e1; __any_sync(0xffffffffu, left != 0);) {
+        const int step = left < -126 ? -126 : left < 127 ? left : 127;
+        const float g = power_of_two(step);
+#pragma unroll
+        for (int j = 0; j < EIGHTS; ++j) sums[4 * j + 2 * h] *= g, sums[4 * j + 2 * h + 1] *= g;
+        left -= step;
+      }
+    }
+  }
+}
+
 template <class W, class P>
 struct PairProducer {
   using H = Pair<W, P>;
@@ -211,18 +251,9 @@ struct PairProducer {
       if (q < H::PLACES) *reinterpret_cast<uint4*>(slot + (unit * H::ROOM + q) * 16) = word;
     }
   }
-  // Whether what this warp has put away is more than half can hold.
   __device__ __forceinline__ bool watch() {
-    bool bad = false;
-#pragma unroll
-    for (int unit = 0; unit < 2; ++unit) {
-      const unsigned most = __reduce_max_sync(0xffffffffu, __float_as_uint(largest[unit]));
-      if (most > __float_as_uint(HALF_LIMIT)) bad = true;
-      // A few numbers alone may be small.
-      if (most < __float_as_uint(HALF_SMALL) && most != 0 && __popc(__ballot_sync(0xffffffffu, largest[unit] > 0.0f)) > 3) bad = true;
-      largest[unit] = 0.0f;
-    }
-    return bad;
+    const bool first = watched(largest[0]), second = watched(largest[1]);
+    return first || second;
   }
 };
 
@@ -343,13 +374,8 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
         bulk_copy(shared_address(pair_shared) + i * H::TAPS * TAP_BYTES, weights + i * H::TAPS * TAP_BYTES,
                   H::TAPS * TAP_BYTES, kept);
     }
-    if (W::kind == Operands::Half && blockIdx.x == 0) {
-      // A channel that is small everywhere may have large weights.
-      for (Index c = static_cast<Index>(threadIdx.x) - W::CONSUMERS; c < P::CHANNELS; c += W::PRODUCERS) {
-        const float most = __int_as_float(packed.channels[c]) * from.by;
-        if (most > 0 && most < HALF_SMALL) *packed.again = 1;
-      }
-    }
+    if (W::kind == Operands::Half && blockIdx.x == 0)
+      small_channels<W::PRODUCERS, P>(packed, static_cast<int>(threadIdx.x) - W::CONSUMERS, from.by);
     from.largest[0] = from.largest[1] = 0.0f;
     if (tiles.left > 0) {
       from.place();
@@ -458,26 +484,8 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
       }
       if (there) {
         const Index first = tiles.tile_m * PAIR_ROWS + warp % 4 * 16;
-        if constexpr (W::kind == Operands::Half) {
-#pragma unroll
-          for (int h = 0; h < 2; ++h) {
-            const int* const by = packed.rows + (tiles.group * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) * PAIR_ROWS + first + h * 8 + lane / 4);
-            const int e = -scale - *by, e1 = e < -126 ? -126 : e < 127 ? e : 127;
-            const float f = power_of_two(e1);
-#pragma unroll
-            for (int j = 0; j < H::N / 8; ++j) sums[4 * j + 2 * h] *= f, sums[4 * j + 2 * h + 1] *= f;
-            if (__any_sync(0xffffffffu, e != e1)) {
-#pragma unroll 1
-              for (int left = e - e1; __any_sync(0xffffffffu, left != 0);) {
-                const int step = left < -126 ? -126 : left < 127 ? left : 127;
-                const float g = power_of_two(step);
-#pragma unroll
-                for (int j = 0; j < H::N / 8; ++j) sums[4 * j + 2 * h] *= g, sums[4 * j + 2 * h + 1] *= g;
-                left -= step;
-              }
-            }
-          }
-        }
+        if constexpr (W::kind == Operands::Half)
+          unscale<H::N / 8>(sums, packed.rows + tiles.group * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) * PAIR_ROWS + first, scale);
         const BoxPlace<P> place(p, box);
         if (place.count() == P::Box::product)
           finish_box<W, true>(p, tiles.batch(p, W::SAMPLES ? which : 0), first, box, place, lanes, sums, stage);
@@ -506,14 +514,8 @@ cudaError_t launch_pairs(const P& p, void* workspace, int processors, cudaStream
 template <class W, class Again, class P>
 cudaError_t launch_warpgroups(const P& p, void* workspace, cudaStream_t stream) {
   if (p.batches() == 0 || p.rows() == 0 || box_count(p) == 0) return cudaSuccess;
-  int device = 0, processors = 0;
-  cudaError_t refused = cudaGetDevice(&device);
-  if (refused == cudaSuccess) refused = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
-  if (refused == cudaSuccess) refused = cudaMemsetAsync(workspace, 0, Packed::zeros<P>(), stream);
-  if (refused != cudaSuccess) return refused;
-  const int64_t rows = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS) * PAIR_ROWS;
-  pack_rows_kernel<W><<<static_cast<unsigned>(rows + SAMPLERS), 256, 0, stream>>>(p, workspace);
-  refused = cudaGetLastError();
+  int processors = 0;
+  cudaError_t refused = pack_rows<W>(p, workspace, &processors, stream);
   if (refused == cudaSuccess) refused = launch_pairs<W, false>(p, workspace, processors, stream);
   if constexpr (W::kind == Operands::Half) {
     if (refused == cudaSuccess) refused = launch_pairs<Again, true>(p, workspace, processors, stream);

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from crucible.plan.tiles import BOX_TILES, SHARED_LIMIT, MmaTile, SimtTile, Tile
+from crucible.plan.tiles import BOX_TILES, PROCESSORS, SHARED_LIMIT, MmaTile, SimtTile, Tile
 
 BN = 256  # columns of a tile
 THREADS = 128
@@ -24,6 +24,7 @@ CACHE_RATE, MEMORY_RATE = 45.0, 19.0
 MMA, BOX = 1.6, 400.0
 PAIR_LEAST, PAIR_TAPS = 32, 64  # fewer rows or more taps than these are not for Hopper's kernel
 COLUMNS = 200  # of one of its instructions: a thread has 128 registers to begin with
+LANDINGS = (4, 7)  # buffers in which lines land, at least and at most
 UNITS = 9  # pairs of a tap and eight channels that a warp keeps sums of
 
 
@@ -60,8 +61,19 @@ class PairTile:
     landing: int  # KB for what is on its way
     again: int  # slots of the second launch, in TF32
     columns: int  # of one instruction
+    landings: int = 0  # buffers of kernels/window_strips.cuh, whose box is a line and whose slots are lines of the ring
+
+    @property
+    def launch(self) -> str:
+        return "launch_strips" if self.landings else "launch_warpgroups"
+
+    @property
+    def template(self) -> str:
+        return "window_strips.cuh" if self.landings else "window_wgmma.cuh"
 
     def text(self, operands: str) -> str:
+        if self.landings and operands != "Tf32":
+            return f"Strips<{self.slots}, {self.landings}, {self.chunks}, Operands::{operands}>"
         own = (self.join, self.slots, self.chunks, self.turn, self.landing)
         numbers = own if operands != "Tf32" else (self.join, self.again, 0, self.turn, self.landing)
         return f"Warpgroups<{', '.join(map(str, numbers))}, Operands::{operands}>"
@@ -70,6 +82,12 @@ class PairTile:
         """What a block asks for, as the kernel counts it."""
         joint = Joint(form, self.box, self.join)
         weights = form.taps * TAP_BYTES
+        if self.landings and operands != "Tf32":
+            element = 4 if operands == "Half" else 2
+            landed = landed_pixels(form, self.columns, 16 // element)
+            lines = self.slots * 2 * self.chunks * landed * 16 + self.landings * 8 * landed * element
+            barriers = (2 * self.slots + 2 * self.landings + 1) * 8 + 112
+            return self.chunks * weights + lines + joint.stage_bytes + barriers
         slots, kept = (self.again, 0) if operands == "Tf32" else (self.slots, self.chunks)
         ring = slots * (joint.halo_bytes + (0 if kept else weights))
         return kept * weights + ring + joint.stage_bytes + self.landing * 1024 + (2 * slots + 1) * 8 + 112
@@ -181,11 +199,11 @@ def shared_bytes(form: Form, box: Sequence[int], rows: int, words: int) -> int:
 
 
 def choose_box(
-    form: Form, extents: Sequence[int], rows: int, channels: int, samples: int = 1
+    form: Form, extents: Sequence[int], rows: int, channels: int, samples: int = 1, *, direct: bool = False
 ) -> WindowTile | None:
     """The box that should take the least time for an output of these extents; none where no halo fits.
 
-    Hopper's kernel has a box of its own.
+    Hopper's kernels have a box of their own. ``direct``: the input is memory as it is.
     """
     height, words = rows_for(rows), words_for(form.taps)
     fitting = [b for b in _boxes(extents, BN) if shared_bytes(form, b, height, words) <= SHARED_LIMIT]
@@ -195,6 +213,8 @@ def choose_box(
     pairs: list[tuple[float, PairTile]] = []
     if rows >= PAIR_LEAST and form.taps <= PAIR_TAPS:
         pairs = [p for b in _boxes(extents, COLUMNS) for p in _pairs(form, b, extents, channels, samples)]
+        if direct:
+            pairs += _strips(form, extents, rows, channels, samples)
     pair = min(pairs, key=lambda p: p[0])[1] if pairs else None
     return WindowTile(height, words, box, pair)
 
@@ -304,6 +324,46 @@ def _pair_cost(joint: Joint, pair: PairTile, extents: Sequence[int], channels: i
     # Two side by side store at nearly the same time.
     parts = sorted((multiply, moved, produce))
     return count * (parts[2] + (parts[1] + parts[0]) / 4 + (store / 2 if two else 0))
+
+
+def landed_pixels(form: Form, columns: int, group: int) -> int:
+    """Pixels of a line that kernels/window_strips.cuh reads for so many columns, in groups of one copy."""
+    return -(-(form.shift[3] % group + columns + (form.kernel[3] - 1) * form.dilation[3]) // 8) * 8
+
+
+def _strips(
+    form: Form, extents: Sequence[int], rows: int, channels: int, samples: int
+) -> Iterator[tuple[float, PairTile]]:
+    """Ways to march down strips on Hopper, with the cycles they should need for one sample."""
+    if form.kernel[0] != 1 or form.kernel[1] != 1 or prod(form.stride) != 1:
+        return
+    chunks, weights = -(-channels // 16), form.taps * TAP_BYTES
+    reach = (form.kernel[2] - 1) * form.dilation[2]
+    for width in range(8, min(COLUMNS, -(-extents[3] // 8) * 8) + 1, 8):
+        box = (1, 1, 1, width)
+        joint = Joint(form, box, -1)
+        landed = max(landed_pixels(form, width, 4), landed_pixels(form, width, 8))
+        room = HOPPER_SHARED - joint.stage_bytes - chunks * weights - 512
+        slot, landing, slots = 2 * chunks * landed * 16, 8 * landed * 4, reach + 2
+        if room < slots * slot + LANDINGS[0] * landing:
+            continue
+        slots += min(2, (room - slots * slot - LANDINGS[1] * landing) // slot) if slots * slot < room - slot else 0
+        slots = max(slots, reach + 2)
+        landings = min(LANDINGS[1], (room - slots * slot) // landing)
+        again_room = HOPPER_SHARED - joint.stage_bytes - 512 - 16 * 1024
+        again = min(8, again_room // (joint.halo_bytes + weights))
+        if again < 2 or landings < LANDINGS[0]:
+            continue
+        pair = PairTile(box, -1, slots, chunks, 0, 16, again, width, landings)
+        strips, lines = -(-extents[3] // width), samples * prod(extents[:3])
+        blocks = max(1, PROCESSORS // -(-rows // PAIR_ROWS))
+        # All lines are cut into stretches, so many for each strip: see strip_segments in the kernel.
+        stretches = range(1, min(4 * blocks, lines) + 1)
+        time = min((-(-s * strips // blocks)) * (-(-lines // s) + reach + 2) for s in stretches)
+        multiply = chunks * form.taps * width / 2
+        cache = landed * channels * 4 / CACHE_RATE
+        moved = cache + width * 4 * ((1 + 4 / width) * PAIR_ROWS + channels) / MEMORY_RATE
+        yield time * blocks / samples * (max(multiply, moved) + min(multiply, moved) / 4), pair
 
 
 def choose_gradient(form: Form, extents: Sequence[int], rows: int, channels: int, other: Tile) -> GradientTile | None:

@@ -188,9 +188,11 @@ class Scheduler:
                     splits = 1
             elif splits == 1:
                 samples = self.program.hint(c.batch[0].extent) if len(c.batch) > 1 else 1
-                box = choose_box(s.form, extents, rows, channels, samples)
+                source = s.source()
+                direct = isinstance(source, Load) and not source.dynamic and self._element(source)
+                box = choose_box(s.form, extents, rows, channels, samples, direct=direct)
                 if box is not None:
-                    stage.tile, stage.source = box, s.source()
+                    stage.tile, stage.source = box, source
         if splits > 1:
             stage.splits = self._size(f"{c.name}_splits", f"max(1, min({splits}, {parts.python()}))", splits)
         stage.packed = c.rule == "matmul" and stage.splits == 1 and packing_pays(tile, rows, cols, depth, batches)
@@ -212,6 +214,10 @@ class Scheduler:
         self.operations[total.name] = total
         self.replaced[c.name] = total.name
         self._reduce(total, _Seen(total, (), {partial.name}, set()))
+
+    def _element(self, load: Load) -> bool:
+        buffer = self.program.buffers.get(load.buffer)
+        return buffer is not None and buffer.dtype == "scalar"
 
     def _tiles(self, stage: Contraction) -> Int:
         """Into how many tiles the columns of a contraction are cut."""

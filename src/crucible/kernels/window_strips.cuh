@@ -1,0 +1,399 @@
+// Convolutions on Hopper's tensor cores whose weights fit in shared memory: a block marches down a strip of the output.
+//
+// A block keeps the weights of 64 output channels and owns a strip, P::Box::at(3) columns, of one plane after another. It
+// reads each line of the input under its strip once: a warp copies it to landing buffers, eight channels at a time; four
+// warps round it and store it as [8 channels][pixel][channel] in a ring of whole lines. Two warpgroups take output lines
+// alternately: for every tap one instruction for each 16 channels multiplies 64 output channels by the strip's pixels. A
+// tap is a shift in a line, or another line of the ring. While one warpgroup stores, the other multiplies.
+// For windows one wide in the first two dimensions, with strides of one, and an input that is memory as it is.
+// Operands: kinds Half and Native, as in window_wgmma.cuh; what half cannot hold is done again by that file's kernel.
+// Memory: 1.02 to 1.1 times the input, the output once, for each 64 output channels.
+#pragma once
+
+#include "window_wgmma.cuh"
+
+#if CRUCIBLE_HOPPER
+namespace crucible {
+
+// SLOTS lines in the ring, LANDINGS buffers, CHUNKS of 16 channels.
+template <int SLOTS_, int LANDINGS_, int CHUNKS_, Operands kind_>
+struct Strips {
+  static constexpr Operands kind = kind_;
+  static constexpr int SLOTS = SLOTS_, LANDINGS = LANDINGS_, CHUNKS = CHUNKS_;
+  static constexpr int CONSUMERS = 256, ROUNDERS = 128, threads = CONSUMERS + ROUNDERS + 32;
+  static constexpr int BM = PAIR_ROWS, UNIT = 8, CHANNELS = 16;
+  // A strip's line is a box that has none beside it.
+  static constexpr int JOIN = -1, TURN = 0, LAND = 0, PRODUCERS = ROUNDERS;
+  static constexpr bool PAIRED = false, SAMPLES = false;
+};
+
+template <class W, class P>
+struct Strip {
+  using Line = Pair<W, P>;  // what finish_box must know
+  static constexpr int N = Line::N, TAPS = P::Kernel::product, ACROSS = P::Kernel::at(3), DOWN = P::Kernel::at(2);
+  static constexpr int REACH = (DOWN - 1) * P::Dilation::at(2);  // lines under an output line, but one
+  static constexpr int GROUP = 16 / sizeof(scalar);              // pixels of one copy
+  // Lines land from a pixel on whose number is a multiple of GROUP.
+  static constexpr int LEAD = (P::Shift::at(3) % GROUP + GROUP) % GROUP;
+  static constexpr int PLACES = LEAD + N + (ACROSS - 1) * P::Dilation::at(3), LANDED = (PLACES + 7) / 8 * 8;
+  static constexpr int GROUPS = LANDED / GROUP, EACH = (GROUPS + 31) / 32;
+  static constexpr int UNITS = W::CHUNKS * 2, PAIRS = LANDED / 2, PAIRS_EACH = (PAIRS + 31) / 32;
+  static constexpr int UNIT_BYTES = LANDED * 16, SLOT_BYTES = UNITS * UNIT_BYTES;
+  static constexpr int LANDING_BYTES = W::UNIT * LANDED * static_cast<int>(sizeof(scalar));
+  static constexpr int KEPT_BYTES = W::CHUNKS * TAPS * TAP_BYTES;
+  static constexpr int shared_bytes = KEPT_BYTES + W::SLOTS * SLOT_BYTES + W::LANDINGS * LANDING_BYTES + Line::STAGE_BYTES +
+                                      (2 * W::SLOTS + 2 * W::LANDINGS + 1) * 8 + 112;
+  static_assert(P::Kernel::at(0) == 1 && P::Kernel::at(1) == 1 && P::Stride::product == 1, "a window that marches");
+  static_assert(P::Box::at(0) * P::Box::at(1) * P::Box::at(2) == 1 && P::Box::at(3) % 8 == 0, "a line");
+  static_assert(W::SLOTS > REACH + 1, "the lines under an output line, and the next");
+};
+
+#if CRUCIBLE_HAS_WGMMA
+// A block's output lines: stretches of neighbouring ones in one plane. Strips are numbered along an image first, so that
+// blocks beside each other work on neighbouring columns of the same lines.
+template <class P>
+struct Stretches {
+  int64_t lines, item, items, by, at = 0, end = 0;
+  Index strips, segments, strip = 0, group, tile_m;
+  // The stretch.
+  int64_t plane;
+  Index first, count;
+
+  __device__ __forceinline__ Stretches(const P& p, int segments_) : segments(static_cast<Index>(segments_)) {
+    const Index tiles = (p.rows() + PAIR_ROWS - 1) / PAIR_ROWS, kinds = tiles * p.groups(), kind = static_cast<Index>(blockIdx.x) % kinds;
+    group = kind / tiles, tile_m = kind % tiles;
+    strips = (p.extent(3) - 1) / P::Box::at(3) + 1;
+    lines = static_cast<int64_t>(p.batches() / p.groups()) * p.extent(0) * p.extent(1) * p.extent(2);
+    items = static_cast<int64_t>(strips) * segments;
+    item = static_cast<int64_t>(blockIdx.x) / kinds, by = static_cast<int64_t>(gridDim.x) / kinds;
+  }
+  __device__ __forceinline__ bool next(const P& p) {
+    while (at >= end) {
+      if (item >= items) return false;
+      const int64_t segment = item / strips;
+      strip = static_cast<Index>(item % strips);
+      at = lines * segment / segments, end = lines * (segment + 1) / segments;
+      item += by;
+    }
+    const Index height = p.extent(2);
+    plane = at / height, first = static_cast<Index>(at % height);
+    count = static_cast<Index>(end - at < height - first ? end - at : height - first);
+    at += count;
+    return true;
+  }
+  __device__ __forceinline__ Index batch(const P& p) const {
+    return static_cast<Index>(plane / (p.extent(0) * p.extent(1))) * p.groups() + group;
+  }
+  __device__ __forceinline__ Index outer(const P& p, int d) const {
+    return static_cast<Index>(d == 1 ? plane % p.extent(1) : plane / p.extent(1) % p.extent(0));
+  }
+};
+
+// The warp that asks for the input, a line of eight channels at a time.
+template <class W, class P>
+struct StripLoader {
+  using S = Strip<W, P>;
+  const P& p;
+  Index z, i0, i1, i2, i3;         // the line's first pixel
+  typename P::BAt at[S::EACH][2];  // the first and last pixel of each group,
+  unsigned some, all;              // and whether some or all of a group are inside
+
+  static __device__ __forceinline__ int group(int i) { return static_cast<int>(threadIdx.x) % 32 + i * 32; }
+
+  __device__ __forceinline__ void place() {
+    some = all = 0;
+#pragma unroll
+    for (int i = 0; i < S::EACH; ++i) {
+      const Index from = i3 + group(i) * S::GROUP;
+      at[i][0] = p.b_at(z, i0, i1, i2, from), at[i][1] = p.b_at(z, i0, i1, i2, from + S::GROUP - 1);
+      bool any = false, whole = true;
+#pragma unroll
+      for (int e = 0; e < S::GROUP; ++e) {
+        const bool inside = p.b_at(z, i0, i1, i2, from + e).inside;
+        any |= inside, whole &= inside;
+      }
+      some |= unsigned(any) << i, all |= unsigned(whole) << i;
+    }
+  }
+  __device__ __forceinline__ void ask(Index unit, scalar* landing) const {
+#pragma unroll
+    for (int i = 0; i < S::EACH; ++i) {
+      if (group(i) >= S::GROUPS) continue;
+#pragma unroll
+      for (int e = 0; e < W::UNIT; ++e) {
+        const Index c = unit * W::UNIT + e, channel = c < P::CHANNELS ? c : P::CHANNELS - 1;
+        const bool there = c < P::CHANNELS && (some >> i & 1u);
+        scalar* const to = landing + e * S::LANDED + group(i) * S::GROUP;
+        const scalar* const from = p.b_from(at[i][0], channel);
+        const uintptr_t address = reinterpret_cast<uintptr_t>(from);
+        // One copy for pixels that follow each other in memory as in the line, and where there is nothing.
+        if (!there || ((all >> i & 1u) && address % 16 == 0 && p.b_from(at[i][1], channel) - from == S::GROUP - 1)) {
+          copy_async_16(to, reinterpret_cast<const void*>(address / 16 * 16), there);
+        } else {
+#pragma unroll 1
+          for (int k = 0; k < S::GROUP; ++k) {
+            const typename P::BAt one = p.b_at(z, i0, i1, i2, i3 + group(i) * S::GROUP + k);
+            if constexpr (sizeof(scalar) == 4)
+              copy_async(to + k, p.b_from(one, channel), one.inside);
+            else
+              to[k] = one.inside ? *p.b_from(one, channel) : scalar(0.0f);
+          }
+        }
+      }
+    }
+  }
+};
+
+// A warp that rounds what has landed: two pixels of eight channels at a time.
+template <class W, class P>
+struct StripRounder {
+  using S = Strip<W, P>;
+  float by;
+  float largest = 0.0f;
+
+  // Eight lanes store 256 bytes: half of them begin with the second pixel, so that they share no bank.
+  __device__ __forceinline__ void put(uint4 first, uint4 second, unsigned char* to) const {
+    const bool swap = threadIdx.x & 4;
+    *reinterpret_cast<uint4*>(to + (swap ? 16 : 0)) = swap ? second : first;
+    *reinterpret_cast<uint4*>(to + (swap ? 0 : 16)) = swap ? first : second;
+  }
+  __device__ __forceinline__ void take(const scalar* landing, unsigned char* unit, unsigned landed, unsigned free, unsigned slot, unsigned parity) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    if constexpr (W::kind == Operands::Half) {
+      float2 v[S::PAIRS_EACH][W::UNIT];
+#pragma unroll
+      for (int i = 0; i < S::PAIRS_EACH; ++i)
+#pragma unroll
+        for (int e = 0; e < W::UNIT; ++e)
+          if (lane + i * 32 < S::PAIRS)
+            v[i][e] = *reinterpret_cast<const float2*>(landing + e * S::LANDED + (lane + i * 32) * 2);
+          else
+            v[i][e] = make_float2(0.0f, 0.0f);
+      __syncwarp();
+      if (lane == 0) barrier_arrive(free);  // it fills again while this warp waits for the slot
+      barrier_wait(slot, parity);
+#pragma unroll
+      for (int i = 0; i < S::PAIRS_EACH; ++i) {
+#pragma unroll
+        for (int e = 0; e < W::UNIT; ++e) {
+          v[i][e].x *= by, v[i][e].y *= by;
+          largest = fmaxf(largest, fmaxf(fabsf(v[i][e].x), fabsf(v[i][e].y)));
+        }
+        const auto word = [&](int e, bool y) { return y ? pack_half(v[i][e].y, v[i][e + 1].y) : pack_half(v[i][e].x, v[i][e + 1].x); };
+        const uint4 first = make_uint4(word(0, false), word(2, false), word(4, false), word(6, false));
+        const uint4 second = make_uint4(word(0, true), word(2, true), word(4, true), word(6, true));
+        if (lane + i * 32 < S::PAIRS) put(first, second, unit + (lane + i * 32) * 32);
+      }
+    } else {
+      unsigned v[S::PAIRS_EACH][W::UNIT];  // two elements each
+#pragma unroll
+      for (int i = 0; i < S::PAIRS_EACH; ++i)
+#pragma unroll
+        for (int e = 0; e < W::UNIT; ++e)
+          v[i][e] = lane + i * 32 < S::PAIRS ? *reinterpret_cast<const unsigned*>(landing + e * S::LANDED + (lane + i * 32) * 2) : 0u;
+      __syncwarp();
+      if (lane == 0) barrier_arrive(free);
+      barrier_wait(slot, parity);
+#pragma unroll
+      for (int i = 0; i < S::PAIRS_EACH; ++i) {
+        const auto low = [&](int e) { return __byte_perm(v[i][e], v[i][e + 1], 0x5410); };
+        const auto high = [&](int e) { return __byte_perm(v[i][e], v[i][e + 1], 0x7632); };
+        if (lane + i * 32 < S::PAIRS)
+          put(make_uint4(low(0), low(2), low(4), low(6)), make_uint4(high(0), high(2), high(4), high(6)), unit + (lane + i * 32) * 32);
+      }
+    }
+  }
+};
+#endif
+
+template <class W, class P>
+__global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_constant__ P p, void* workspace, int segments) {
+  extern __shared__ __align__(128) unsigned char strip_shared[];
+#if CRUCIBLE_HAS_WGMMA
+  using S = Strip<W, P>;
+  const Packed packed(p, workspace);
+  const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0), lane = static_cast<int>(threadIdx.x) % 32;
+  unsigned char* const ring = strip_shared + S::KEPT_BYTES;
+  unsigned char* const landings = ring + W::SLOTS * S::SLOT_BYTES;
+  unsigned char* const stages = landings + W::LANDINGS * S::LANDING_BYTES;
+  const unsigned full = shared_address(stages + S::Line::STAGE_BYTES), empty = full + W::SLOTS * 8;
+  const unsigned landed = empty + W::SLOTS * 8, free = landed + W::LANDINGS * 8, kept = free + W::LANDINGS * 8;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < W::SLOTS; ++i) {
+      barrier_init(full + i * 8, S::UNITS);
+      barrier_init(empty + i * 8, W::CONSUMERS / 32);
+    }
+    for (int i = 0; i < W::LANDINGS; ++i) {
+      barrier_init(landed + i * 8, 32);
+      barrier_init(free + i * 8, 1);
+    }
+    barrier_init(kept, 1);
+    barrier_inits_done();
+  }
+  __syncthreads();
+  Stretches<P> lines(p, segments);
+
+  if (warp >= (W::CONSUMERS + W::ROUNDERS) / 32) {
+    StripLoader<W, P> from{p};
+    constexpr int FLYING = W::LANDINGS - 1;
+    unsigned asked = 0;  // units
+    int to = 0, ready = 0;
+    unsigned parity = 1;
+    while (lines.next(p)) {
+      from.z = lines.batch(p), from.i0 = lines.outer(p, 0), from.i1 = lines.outer(p, 1);
+      from.i3 = lines.strip * P::Box::at(3) + P::Shift::at(3) - S::LEAD;
+#pragma unroll 1
+      for (Index l = 0; l < lines.count + S::REACH; ++l) {
+        from.i2 = lines.first + l + P::Shift::at(2);
+        from.place();
+#pragma unroll 1
+        for (int unit = 0; unit < S::UNITS; ++unit) {
+          barrier_wait(free + to * 8, parity);
+          from.ask(unit, reinterpret_cast<scalar*>(landings + to * S::LANDING_BYTES));
+          commit_copies();
+          if (++to == W::LANDINGS) to = 0, parity ^= 1;
+          if (++asked >= FLYING) {
+            wait_copies<FLYING - 1>();
+            barrier_arrive(landed + ready * 8);
+            if (++ready == W::LANDINGS) ready = 0;
+          }
+        }
+      }
+    }
+    wait_copies<0>();
+    for (; ready != to;) {
+      barrier_arrive(landed + ready * 8);
+      if (++ready == W::LANDINGS) ready = 0;
+    }
+  } else if (warp >= W::CONSUMERS / 32) {
+    if (threadIdx.x == W::CONSUMERS) {
+      barrier_expect(kept, S::KEPT_BYTES);
+      const unsigned char* const weights =
+          packed.weights<W>() + (lines.group * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + lines.tile_m) * int64_t(S::KEPT_BYTES);
+      for (int i = 0; i < W::CHUNKS; ++i)
+        bulk_copy(shared_address(strip_shared) + i * S::TAPS * TAP_BYTES, weights + i * S::TAPS * TAP_BYTES, S::TAPS * TAP_BYTES, kept);
+    }
+    StripRounder<W, P> rounder{W::kind == Operands::Half ? power_of_two(packed.input()) : 1.0f};
+    if (W::kind == Operands::Half && blockIdx.x == 0) small_channels<W::ROUNDERS, P>(packed, static_cast<int>(threadIdx.x) - W::CONSUMERS, rounder.by);
+    const int mine = warp - W::CONSUMERS / 32;
+    unsigned number = 0;  // of units of this block
+    int slot = 0;
+    unsigned parity = 1;
+    bool bad = false;
+    while (lines.next(p))
+#pragma unroll 1
+      for (Index l = 0; l < lines.count + S::REACH; ++l, number += S::UNITS) {
+#pragma unroll 1
+        for (unsigned unit = (mine + 4 - number % 4) % 4; unit < S::UNITS; unit += 4) {
+          const unsigned n = number + unit, buffer = n % W::LANDINGS;
+          barrier_wait(landed + buffer * 8, n / W::LANDINGS & 1);
+          rounder.take(reinterpret_cast<const scalar*>(landings + buffer * S::LANDING_BYTES), ring + slot * S::SLOT_BYTES + unit * S::UNIT_BYTES,
+                       landed + buffer * 8, free + buffer * 8, empty + slot * 8, parity);
+          publish();
+          __syncwarp();
+          if (lane == 0) barrier_arrive(full + slot * 8);
+          if constexpr (W::kind == Operands::Half) bad |= watched(rounder.largest);
+        }
+        if (++slot == W::SLOTS) slot = 0, parity ^= 1;
+      }
+    if (W::kind == Operands::Half && bad && lane == 0) *packed.again = 1;
+  } else {
+    const int which = warp / 4;
+    float sums[S::N / 2];
+    float* const stage = reinterpret_cast<float*>(stages) + warp * 4 * S::Line::STAGE_PITCH;
+    const PairLanes<W, P> lanes(p);
+    const int scale = W::kind == Operands::Half ? packed.input() : 0;
+    const uint64_t a = lines_at(shared_address(strip_shared), TAP_BYTES / 2), b = lines_at(shared_address(ring) + S::LEAD * 16, S::UNIT_BYTES);
+    barrier_wait(kept, 0);
+    if (which == 1) turn_give(1);
+    // Lines of the ring are counted from the block's first: `base` is that of the stretch's, and what lies before `released`
+    // this warp no longer needs.
+    unsigned base = 0, released = 0, done = 0;
+    const auto acquire = [&](unsigned line) { barrier_wait(full + line % W::SLOTS * 8, line / W::SLOTS & 1); };
+    const auto release = [&](unsigned line) {
+      for (; released < line; ++released)
+        if (lane == 0) barrier_arrive(empty + released % W::SLOTS * 8);
+    };
+    while (lines.next(p)) {
+#pragma unroll 1
+      for (Index l = (done ^ which) & 1; l < lines.count; l += 2) {
+        turn_wait(1 + which);
+#pragma unroll
+        for (int down = 0; down < S::DOWN; ++down) {
+          const unsigned line = base + static_cast<unsigned>(l) + down * P::Dilation::at(2);
+          acquire(line);
+          const uint64_t there = b + line % W::SLOTS * (S::SLOT_BYTES / 16);
+          wgmma_begin();
+#pragma unroll
+          for (int across = 0; across < S::ACROSS; ++across)
+#pragma unroll
+            for (int chunk = 0; chunk < W::CHUNKS; ++chunk)
+              Wgmma<S::N, W::kind>::multiply(sums, a + (chunk * S::TAPS + down * S::ACROSS + across) * (TAP_BYTES / 16),
+                                             there + (chunk * 2 * (S::UNIT_BYTES / 16) + across * P::Dilation::at(3)),
+                                             (down | across | chunk) != 0);
+        }
+        wgmma_end();
+        turn_give(2 - which);
+        wgmma_wait<0>();
+        settle(sums);
+        __syncwarp();
+        release(base + static_cast<unsigned>(l) + 2);  // this warpgroup's next line
+        const Index first = lines.tile_m * PAIR_ROWS + warp % 4 * 16;
+        if constexpr (W::kind == Operands::Half) {
+          const int* const rows = packed.rows + lines.group * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) * PAIR_ROWS + first;
+          unscale<S::N / 8>(sums, rows, scale);
+        }
+        const Index box = ((lines.outer(p, 0) * p.extent(1) + lines.outer(p, 1)) * p.extent(2) + lines.first + l) * lines.strips + lines.strip;
+        const BoxPlace<P> place(p, box);
+        if (place.count() == P::Box::product)
+          finish_box<W, true>(p, lines.batch(p), first, box, place, lanes, sums, stage);
+        else
+          finish_box<W, false>(p, lines.batch(p), first, box, place, lanes, sums, stage);
+      }
+      base += static_cast<unsigned>(lines.count) + S::REACH, done += static_cast<unsigned>(lines.count);
+      acquire(base - 1);
+      __syncwarp();
+      release(base);
+    }
+    if ((done & 1) == unsigned(which)) turn_wait(1 + which);
+  }
+#endif
+}
+
+#ifndef __CUDACC_RTC__
+// Into how many stretches all lines are cut, so that blocks have as much to do as possible: one each, or several.
+inline int strip_segments(int64_t strips, int64_t blocks, int64_t lines) {
+  int64_t best = 1;
+  double least = 1e30;
+  for (int64_t s = 1; s <= 4 * blocks && s <= lines; ++s) {
+    const int64_t rounds = (s * strips - 1) / blocks + 1, each = (lines - 1) / s + 1;
+    const double time = static_cast<double>(rounds) * static_cast<double>(each + 4);
+    if (time < least) least = time, best = s;
+  }
+  return static_cast<int>(best);
+}
+
+// W is for the launch, Again (if not void) for the second one that does what W could not.
+template <class W, class Again, class P>
+cudaError_t launch_strips(const P& p, void* workspace, cudaStream_t stream) {
+  using S = Strip<W, P>;
+  if (p.batches() == 0 || p.rows() == 0 || box_count(p) == 0) return cudaSuccess;
+  int processors = 0;
+  cudaError_t refused = pack_rows<W>(p, workspace, &processors, stream);
+  if (refused == cudaSuccess) refused = allow_shared(strip_kernel<W, P>, S::shared_bytes);
+  if (refused != cudaSuccess) return refused;
+  const int64_t kinds = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS);
+  const int64_t blocks = processors >= kinds ? processors / kinds : 1, strips = (p.extent(3) - 1) / P::Box::at(3) + 1;
+  const int64_t lines = static_cast<int64_t>(p.batches() / p.groups()) * p.extent(0) * p.extent(1) * p.extent(2);
+  const int segments = strip_segments(strips, blocks, lines);
+  strip_kernel<W><<<static_cast<unsigned>(blocks * kinds), W::threads, S::shared_bytes, stream>>>(p, workspace, segments);
+  refused = cudaGetLastError();
+  if constexpr (W::kind == Operands::Half) {
+    if (refused == cudaSuccess) refused = launch_pairs<Again, true>(p, workspace, processors, stream);
+  }
+  return refused;
+}
+#endif
+
+}  // namespace crucible
+#endif  // CRUCIBLE_HOPPER
