@@ -82,11 +82,14 @@ __device__ __forceinline__ void copy_async(void* to, const void* from) {
                :: "r"(static_cast<unsigned>(__cvta_generic_to_shared(to))), "l"(from)
                : "memory");
 }
-// The same, or zeros.
-__device__ __forceinline__ void copy_async_16(void* to, const void* from, bool there) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-               :: "r"(static_cast<unsigned>(__cvta_generic_to_shared(to))), "l"(from), "r"(there ? 16 : 0)
-               : "memory");
+// SIZE bytes (4, 8 or 16), of which the first `some` come from memory and the rest are zeros.
+template <int SIZE>
+__device__ __forceinline__ void copy_async_some(void* to, const void* from, int some) {
+  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to));
+  if constexpr (SIZE == 16)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(address), "l"(from), "r"(some) : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" :: "r"(address), "l"(from), "n"(SIZE), "r"(some) : "memory");
 }
 // Four bytes, or four zeros.
 __device__ __forceinline__ void copy_async(void* to, const void* from, bool there) {

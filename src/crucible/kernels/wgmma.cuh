@@ -55,6 +55,10 @@ __device__ __forceinline__ void barrier_wait(unsigned barrier, unsigned parity) 
   }
 }
 
+// Arrives when this thread's copies have come.
+__device__ __forceinline__ void copies_arrive(unsigned barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
 // Bytes (a multiple of 16) from global to shared memory; they count on the barrier.
 __device__ __forceinline__ void bulk_copy(unsigned to, const void* from, unsigned bytes, unsigned barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),

@@ -89,57 +89,75 @@ struct Stretches {
   }
 };
 
-// The warp that asks for the input, a line of eight channels at a time.
+// The warp that asks for the input, a line of eight channels at a time. Neighbouring pixels of a line are neighbours in
+// memory, and a channel is as far from the next as any.
 template <class W, class P>
 struct StripLoader {
   using S = Strip<W, P>;
   const P& p;
-  Index z, i0, i1, i2, i3;         // the line's first pixel
-  typename P::BAt at[S::EACH][2];  // the first and last pixel of each group,
-  unsigned some, all;              // and whether some or all of a group are inside
+  Index z, i0, i1, i2, i3;  // the line's first pixel; pixel 0 begins a group
+  const char* at[S::EACH];  // the first pixel of each group, in the first channel
+  int bytes[S::EACH];       // of the group that are inside
+  int64_t step;             // bytes from a channel to the next
+  int whole;                // bytes that one copy can have
 
   static __device__ __forceinline__ int group(int i) { return static_cast<int>(threadIdx.x) % 32 + i * 32; }
 
   __device__ __forceinline__ void place() {
-    some = all = 0;
+    uintptr_t odd = 0;
 #pragma unroll
     for (int i = 0; i < S::EACH; ++i) {
       const Index from = i3 + group(i) * S::GROUP;
-      at[i][0] = p.b_at(z, i0, i1, i2, from), at[i][1] = p.b_at(z, i0, i1, i2, from + S::GROUP - 1);
-      bool any = false, whole = true;
+      const typename P::BAt first = p.b_at(z, i0, i1, i2, from);
+      const char* const second = reinterpret_cast<const char*>(p.b_from(first, P::CHANNELS > 1 ? 1 : 0));
+      at[i] = reinterpret_cast<const char*>(p.b_from(first, 0)), step = second - at[i];
+      bytes[i] = 0;
 #pragma unroll
-      for (int e = 0; e < S::GROUP; ++e) {
-        const bool inside = p.b_at(z, i0, i1, i2, from + e).inside;
-        any |= inside, whole &= inside;
-      }
-      some |= unsigned(any) << i, all |= unsigned(whole) << i;
+      for (int e = 0; e < S::GROUP; ++e)
+        bytes[i] += p.b_at(z, i0, i1, i2, from + e).inside ? static_cast<int>(sizeof(scalar)) : 0;
+      if (bytes[i] == 0) at[i] = reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(at[i]) / 16 * 16);
+      odd |= reinterpret_cast<uintptr_t>(at[i]) | static_cast<uintptr_t>(step);
     }
+    const unsigned common = __reduce_or_sync(0xffffffffu, static_cast<unsigned>(odd % 16));
+    whole = common == 0 ? 16 : common % 8 == 0 ? 8 : common % 4 == 0 ? 4 : 0;
   }
-  __device__ __forceinline__ void ask(Index unit, scalar* landing) const {
+  // Copies of SIZE bytes; `landed` counts each lane's.
+  template <int SIZE>
+  __device__ __forceinline__ void copy(int unit, unsigned char* landing, unsigned landed) const {
 #pragma unroll
-    for (int i = 0; i < S::EACH; ++i) {
-      if (group(i) >= S::GROUPS) continue;
+    for (int i = 0; i < S::EACH; ++i)
+      if (group(i) < S::GROUPS) {
+        const char* from = at[i] + step * (unit * W::UNIT);
 #pragma unroll
-      for (int e = 0; e < W::UNIT; ++e) {
-        const Index c = unit * W::UNIT + e, channel = c < P::CHANNELS ? c : P::CHANNELS - 1;
-        const bool there = c < P::CHANNELS && (some >> i & 1u);
-        scalar* const to = landing + e * S::LANDED + group(i) * S::GROUP;
-        const scalar* const from = p.b_from(at[i][0], channel);
-        const uintptr_t address = reinterpret_cast<uintptr_t>(from);
-        // One copy for pixels that follow each other in memory as in the line, and where there is nothing.
-        if (!there || ((all >> i & 1u) && address % 16 == 0 && p.b_from(at[i][1], channel) - from == S::GROUP - 1)) {
-          copy_async_16(to, reinterpret_cast<const void*>(address / 16 * 16), there);
-        } else {
-#pragma unroll 1
-          for (int k = 0; k < S::GROUP; ++k) {
-            const typename P::BAt one = p.b_at(z, i0, i1, i2, i3 + group(i) * S::GROUP + k);
-            if constexpr (sizeof(scalar) == 4)
-              copy_async(to + k, p.b_from(one, channel), one.inside);
-            else
-              to[k] = one.inside ? *p.b_from(one, channel) : scalar(0.0f);
+        for (int e = 0; e < W::UNIT; ++e) {
+          const bool there = P::CHANNELS % W::CHANNELS == 0 || unit * W::UNIT + e < P::CHANNELS;
+#pragma unroll
+          for (int k = 0; k < 16; k += SIZE) {
+            const int left = there ? bytes[i] - k : 0;
+            copy_async_some<SIZE>(landing + (e * S::GROUPS + group(i)) * 16 + k, there ? from + k : at[i], left < 0 ? 0 : left < SIZE ? left : SIZE);
           }
+          from += step;
         }
       }
+    copies_arrive(landed);
+  }
+  __device__ __forceinline__ void ask(int unit, unsigned char* landing, unsigned landed) const {
+    if (whole == 16) {
+      copy<16>(unit, landing, landed);
+    } else if (whole == 8) {
+      copy<8>(unit, landing, landed);
+    } else if (whole == 4) {
+      copy<4>(unit, landing, landed);
+    } else {
+      if constexpr (sizeof(scalar) < 4) {
+#pragma unroll 1
+        for (int k = static_cast<int>(threadIdx.x) % 32; k < S::LANDED * W::UNIT; k += 32) {
+          const Index c = unit * W::UNIT + k / S::LANDED;
+          const typename P::BAt one = p.b_at(z, i0, i1, i2, i3 + k % S::LANDED);
+          reinterpret_cast<scalar*>(landing)[k] = one.inside && c < P::CHANNELS ? *p.b_from(one, c) : scalar(0.0f);
+        }
+      }
+      barrier_arrive(landed);
     }
   }
 };
@@ -157,7 +175,7 @@ struct StripRounder {
     *reinterpret_cast<uint4*>(to + (swap ? 16 : 0)) = swap ? second : first;
     *reinterpret_cast<uint4*>(to + (swap ? 0 : 16)) = swap ? first : second;
   }
-  __device__ __forceinline__ void take(const scalar* landing, unsigned char* unit, unsigned landed, unsigned free, unsigned slot, unsigned parity) {
+  __device__ __forceinline__ void take(const scalar* landing, unsigned char* unit, unsigned free, unsigned slot, unsigned parity) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     if constexpr (W::kind == Operands::Half) {
       float2 v[S::PAIRS_EACH][W::UNIT];
@@ -235,9 +253,7 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
 
   if (warp >= (W::CONSUMERS + W::ROUNDERS) / 32) {
     StripLoader<W, P> from{p};
-    constexpr int FLYING = W::LANDINGS - 1;
-    unsigned asked = 0;  // units
-    int to = 0, ready = 0;
+    int to = 0;
     unsigned parity = 1;
     while (lines.next(p)) {
       from.z = lines.batch(p), from.i0 = lines.outer(p, 0), from.i1 = lines.outer(p, 1);
@@ -249,21 +265,10 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
 #pragma unroll 1
         for (int unit = 0; unit < S::UNITS; ++unit) {
           barrier_wait(free + to * 8, parity);
-          from.ask(unit, reinterpret_cast<scalar*>(landings + to * S::LANDING_BYTES));
-          commit_copies();
+          from.ask(unit, landings + to * S::LANDING_BYTES, landed + to * 8);
           if (++to == W::LANDINGS) to = 0, parity ^= 1;
-          if (++asked >= FLYING) {
-            wait_copies<FLYING - 1>();
-            barrier_arrive(landed + ready * 8);
-            if (++ready == W::LANDINGS) ready = 0;
-          }
         }
       }
-    }
-    wait_copies<0>();
-    for (; ready != to;) {
-      barrier_arrive(landed + ready * 8);
-      if (++ready == W::LANDINGS) ready = 0;
     }
   } else if (warp >= W::CONSUMERS / 32) {
     if (threadIdx.x == W::CONSUMERS) {
@@ -288,7 +293,7 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
           const unsigned n = number + unit, buffer = n % W::LANDINGS;
           barrier_wait(landed + buffer * 8, n / W::LANDINGS & 1);
           rounder.take(reinterpret_cast<const scalar*>(landings + buffer * S::LANDING_BYTES), ring + slot * S::SLOT_BYTES + unit * S::UNIT_BYTES,
-                       landed + buffer * 8, free + buffer * 8, empty + slot * 8, parity);
+                       free + buffer * 8, empty + slot * 8, parity);
           publish();
           __syncwarp();
           if (lane == 0) barrier_arrive(full + slot * 8);

@@ -185,6 +185,17 @@ class Int:
             total = total + product
         return total
 
+    def slope(self, variable: Var) -> Int | None:
+        """What one more of a variable adds; none where that depends on it."""
+        terms: dict[Monomial, int] = {}
+        for monomial, c in self.terms.items():
+            rest = tuple(a for a in monomial if a != variable)
+            if len(monomial) - len(rest) > 1 or variable in Int({rest: 1}).variables():
+                return None
+            if len(rest) < len(monomial):
+                terms[rest] = c
+        return Int(terms)
+
     def upper(self) -> Int | None:
         """A bound that this never exceeds, made of sizes alone; none where there is none in sight."""
         return self._bound(high=True)

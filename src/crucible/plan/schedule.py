@@ -21,6 +21,7 @@ from crucible.plan.program import (
     Operation,
     Program,
     Reduce,
+    Sliding,
     Tensor,
     flat,
     reshaped,
@@ -189,7 +190,7 @@ class Scheduler:
             elif splits == 1:
                 samples = self.program.hint(c.batch[0].extent) if len(c.batch) > 1 else 1
                 source = s.source()
-                direct = isinstance(source, Load) and not source.dynamic and self._element(source)
+                direct = isinstance(source, Load) and self._in_lines(source, s)
                 box = choose_box(s.form, extents, rows, channels, samples, direct=direct)
                 if box is not None:
                     stage.tile, stage.source = box, source
@@ -215,9 +216,13 @@ class Scheduler:
         self.replaced[c.name] = total.name
         self._reduce(total, _Seen(total, (), {partial.name}, set()))
 
-    def _element(self, load: Load) -> bool:
+    def _in_lines(self, load: Load, s: Sliding) -> bool:
+        """Whether pixels of a line are neighbours in memory, and channels equally far from each other."""
         buffer = self.program.buffers.get(load.buffer)
-        return buffer is not None and buffer.dtype == "scalar"
+        if load.dynamic or buffer is None or buffer.dtype != "scalar":
+            return False
+        pixel, channel = load.index.slope(s.position[-1]), load.index.slope(s.channel)
+        return pixel is not None and pixel.constant == 1 and channel is not None
 
     def _tiles(self, stage: Contraction) -> Int:
         """Into how many tiles the columns of a contraction are cut."""
