@@ -19,9 +19,28 @@ __device__ __forceinline__ accum f_elu(accum x, accum alpha, accum scale, accum 
   return x > 0 ? x * scale : expm1(x * input_scale) * (alpha * scale);
 }
 
-__device__ __forceinline__ accum f_gelu(accum x) {
-  return x * accum(0.5) * (accum(1) + erf(x * accum(0.70710678118654752440)));
+// The standard normal distribution's function. In float: exp(-a * a / 2) times a polynomial in s = 0.23 a / (1 + 0.23 a),
+// a = |x|, which is right to about 1e-7 of the value: 18 instructions, where erf takes three times as many.
+__device__ __forceinline__ double f_normal(double x) { return 0.5 * (1.0 + erf(x * 0.70710678118654752440)); }
+__device__ __forceinline__ float f_normal(float x) {
+  const float a = fminf(fabsf(x), 16.0f), scaled = a * 0.23f;
+  float inverse, power;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(1.0f + scaled));
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(a * a * -0.72134752044448170368f));
+  const float s = scaled * inverse;
+  float tail = -0.0781022384762764f;
+  tail = fmaf(tail, s, 0.33606603741645813f);
+  tail = fmaf(tail, s, -0.4405171275138855f);
+  tail = fmaf(tail, s, -0.33860552310943604f);
+  tail = fmaf(tail, s, 1.9749165773391724f);
+  tail = fmaf(tail, s, -3.21049165725708f);
+  tail = fmaf(tail, s, 2.9912362098693848f);
+  tail = fmaf(tail, s, -1.7345284223556519f);
+  tail = fmaf(tail, s, 0.5f) * power;
+  return x > 0.0f ? 1.0f - tail : tail;
 }
+
+__device__ __forceinline__ accum f_gelu(accum x) { return x * f_normal(x); }
 
 __device__ __forceinline__ accum f_gelu_tanh(accum x) {
   const accum inner = accum(0.79788456080286535588) * (x + accum(0.044715) * x * x * x);
@@ -29,7 +48,7 @@ __device__ __forceinline__ accum f_gelu_tanh(accum x) {
 }
 
 __device__ __forceinline__ accum f_gelu_backward(accum dy, accum x) {
-  const accum cdf = accum(0.5) * (accum(1) + erf(x * accum(0.70710678118654752440)));
+  const accum cdf = f_normal(x);
   const accum pdf = exp(x * x * accum(-0.5)) * accum(0.39894228040143267794);
   return dy * (cdf + x * pdf);
 }

@@ -1,8 +1,8 @@
 // Convolutions on Hopper's tensor cores whose weights fit in shared memory: a block marches down a strip of the output.
 //
 // A block keeps the weights of 64 output channels and owns a strip, P::Box::at(3) columns, of one plane after another. It
-// reads each line of the input under its strip once: a warp copies it to landing buffers, eight channels at a time; four
-// warps round it and store it as [8 channels][pixel][channel] in a ring of whole lines. Two warpgroups take output lines
+// reads each line of the input under its strip once: two warps copy it to landing buffers, each eight channels at a time;
+// four others round it and store it as [8 channels][pixel][channel] in a ring of whole lines. Two warpgroups take output lines
 // alternately: for every tap one instruction for each 16 channels multiplies 64 output channels by the strip's pixels. A
 // tap is a shift in a line, or another line of the ring. While one warpgroup stores, the other multiplies.
 // For windows one wide in the first two dimensions, with strides of one, and an input that is memory as it is.
@@ -20,7 +20,10 @@ template <int SLOTS_, int LANDINGS_, int CHUNKS_, Operands kind_>
 struct Strips {
   static constexpr Operands kind = kind_;
   static constexpr int SLOTS = SLOTS_, LANDINGS = LANDINGS_, CHUNKS = CHUNKS_;
-  static constexpr int CONSUMERS = 256, ROUNDERS = 128, threads = CONSUMERS + ROUNDERS + 32;
+  static constexpr int CONSUMERS = 256, ROUNDERS = 128, threads = 512;
+  // Of the last four warps two load. Each has every second buffer, so that none mistakes a phase of another's for its own.
+  static constexpr int LOADERS = 2;
+  static_assert(LANDINGS % LOADERS == 0, "buffers are dealt evenly");
   static constexpr int BM = PAIR_ROWS, UNIT = 8, CHANNELS = 16;
   // A strip's line is a box that has none beside it.
   static constexpr int JOIN = -1, TURN = 0, LAND = 0, PRODUCERS = ROUNDERS;
@@ -252,25 +255,27 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
   Stretches<P> lines(p, segments);
 
   if (warp >= (W::CONSUMERS + W::ROUNDERS) / 32) {
+    registers_down<80>();
     StripLoader<W, P> from{p};
-    int to = 0;
-    unsigned parity = 1;
-    while (lines.next(p)) {
+    const unsigned mine = warp - (W::CONSUMERS + W::ROUNDERS) / 32;
+    unsigned number = 0;  // of units of this block
+    while (mine < W::LOADERS && lines.next(p)) {
       from.z = lines.batch(p), from.i0 = lines.outer(p, 0), from.i1 = lines.outer(p, 1);
       from.i3 = lines.strip * P::Box::at(3) + P::Shift::at(3) - S::LEAD;
 #pragma unroll 1
-      for (Index l = 0; l < lines.count + S::REACH; ++l) {
+      for (Index l = 0; l < lines.count + S::REACH; ++l, number += S::UNITS) {
         from.i2 = lines.first + l + P::Shift::at(2);
         from.place();
 #pragma unroll 1
-        for (int unit = 0; unit < S::UNITS; ++unit) {
-          barrier_wait(free + to * 8, parity);
-          from.ask(unit, landings + to * S::LANDING_BYTES, landed + to * 8);
-          if (++to == W::LANDINGS) to = 0, parity ^= 1;
+        for (unsigned unit = mine; unit < S::UNITS; unit += W::LOADERS) {  // UNITS is even
+          const unsigned n = number + unit, buffer = n % W::LANDINGS;
+          barrier_wait(free + buffer * 8, (n / W::LANDINGS & 1) ^ 1);
+          from.ask(static_cast<int>(unit), landings + buffer * S::LANDING_BYTES, landed + buffer * 8);
         }
       }
     }
   } else if (warp >= W::CONSUMERS / 32) {
+    registers_down<80>();
     if (threadIdx.x == W::CONSUMERS) {
       barrier_expect(kept, S::KEPT_BYTES);
       const unsigned char* const weights =
@@ -280,7 +285,7 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
     }
     StripRounder<W, P> rounder{W::kind == Operands::Half ? power_of_two(packed.input()) : 1.0f};
     if (W::kind == Operands::Half && blockIdx.x == 0) small_channels<W::ROUNDERS, P>(packed, static_cast<int>(threadIdx.x) - W::CONSUMERS, rounder.by);
-    const int mine = warp - W::CONSUMERS / 32;
+    const unsigned mine = warp - W::CONSUMERS / 32;
     unsigned number = 0;  // of units of this block
     int slot = 0;
     unsigned parity = 1;
@@ -303,6 +308,7 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
       }
     if (W::kind == Operands::Half && bad && lane == 0) *packed.again = 1;
   } else {
+    registers_up<176>();
     const int which = warp / 4;
     float sums[S::N / 2];
     float* const stage = reinterpret_cast<float*>(stages) + warp * 4 * S::Line::STAGE_PITCH;

@@ -325,13 +325,18 @@ __device__ __forceinline__ void finish_box(const P& p, Index z, Index first, Ind
               make_float2(sums[4 * j + 2 * h], sums[4 * j + 2 * h + 1]);
       }
       __syncwarp();
-      float values[4][EACH];
+      // As many rows at once as registers allow.
+      constexpr int AT_ONCE = EACH > 5 && P::statistics ? 2 : 4;
+#pragma unroll 1
+      for (int r = 0; r < 4; r += AT_ONCE) {
+        float values[AT_ONCE][EACH];
 #pragma unroll
-      for (int r = 0; r < 4; ++r)
+        for (int i = 0; i < AT_ONCE; ++i)
 #pragma unroll
-        for (int j = 0; j < EACH; ++j) values[r][j] = stage[r * H::STAGE_PITCH + lanes.from[j]];
-      const Index m = first + h * 8 + part * 4;
-      if (m < rows) finish_values(p, z, m, rows, columns, 0, values);
+          for (int j = 0; j < EACH; ++j) values[i][j] = stage[(r + i) * H::STAGE_PITCH + lanes.from[j]];
+        const Index m = first + h * 8 + part * 4 + r;
+        if (m < rows) finish_values(p, z, m, rows, columns, 0, values);
+      }
     }
 }
 #endif

@@ -24,7 +24,7 @@ CACHE_RATE, MEMORY_RATE = 45.0, 19.0
 MMA, BOX = 1.6, 400.0
 PAIR_LEAST, PAIR_TAPS = 32, 64  # fewer rows or more taps than these are not for Hopper's kernel
 COLUMNS = 200  # of one of its instructions: a thread has 128 registers to begin with
-LANDINGS = (4, 7)  # buffers in which lines land, at least and at most
+LANDINGS = (4, 8)  # buffers in which lines land, at least and at most, an even number
 UNITS = 9  # pairs of a tap and eight channels that a warp keeps sums of
 
 
@@ -345,11 +345,8 @@ def _strips(
         landed = max(landed_pixels(form, width, 4), landed_pixels(form, width, 8))
         room = HOPPER_SHARED - joint.stage_bytes - chunks * weights - 512
         slot, landing, slots = 2 * chunks * landed * 16, 8 * landed * 4, reach + 2
-        if room < slots * slot + LANDINGS[0] * landing:
-            continue
-        slots += min(2, (room - slots * slot - LANDINGS[1] * landing) // slot) if slots * slot < room - slot else 0
-        slots = max(slots, reach + 2)
-        landings = min(LANDINGS[1], (room - slots * slot) // landing)
+        slots += max(0, min(2, (room - slots * slot - LANDINGS[1] * landing) // slot))
+        landings = min(LANDINGS[1], (room - slots * slot) // landing // 2 * 2)
         again_room = HOPPER_SHARED - joint.stage_bytes - 512 - 16 * 1024
         again = min(8, again_room // (joint.halo_bytes + weights))
         if again < 2 or landings < LANDINGS[0]:
