@@ -125,8 +125,8 @@ struct BoxColumns {
       exists |= unsigned(place.exists(i)) << j;
     }
   }
-  __device__ __forceinline__ bool valid(int j) const { return exists >> j & 1u; }
-  __device__ __forceinline__ Index column(int j) const { return at[j]; }
+  __device__ __forceinline__ bool valid(int, int j) const { return exists >> j & 1u; }
+  __device__ __forceinline__ Index column(int, int j) const { return at[j]; }
 };
 
 }  // namespace crucible

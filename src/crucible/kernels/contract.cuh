@@ -12,6 +12,7 @@
 //   __device__ Col b_col(Index z, Index n) const;
 //   __device__ accum b(const Col&, Index k) const;
 //   __device__ accum finish(Index z, Index m, Index n, int split, accum value, bool there) const;
+//   __device__ uintptr_t stored(Index z, Index m, Index n) const;  elements from the start of memory to where n is stored
 //   __device__ void sink(Index z, Index m, Index tile_n, accum count, accum mean, accum m2) const;
 // a, b, finish are called for elements in range only; finish once for each (z, m, n, split), by neighbouring threads
 // for neighbouring n: it applies the epilogue, stores, and returns the value that statistics are taken of. sink is
@@ -81,8 +82,8 @@ struct PlainColumns {
     const Index left = p.cols() - first;
     count = left < BN ? static_cast<int>(left) : BN;
   }
-  __device__ __forceinline__ bool valid(int j) const { return static_cast<int>(threadIdx.x) % 32 + j * 32 < count; }
-  __device__ __forceinline__ Index column(int j) const { return first + static_cast<int>(threadIdx.x) % 32 + j * 32; }
+  __device__ __forceinline__ bool valid(int, int j) const { return static_cast<int>(threadIdx.x) % 32 + j * 32 < count; }
+  __device__ __forceinline__ Index column(int, int j) const { return first + static_cast<int>(threadIdx.x) % 32 + j * 32; }
 };
 
 // ROWS neighbouring rows of a tile (those there are, below `limit`) at a time, so that they need not wait for each other's
@@ -99,8 +100,8 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
     for (int j = 0; j < EACH; ++j)
       {
         // Elements that are not there are computed too, without a branch, and nothing is stored.
-        const bool there = m + r < limit && columns.valid(j);
-        const accum made = p.finish(z, m + r < limit ? m + r : m, columns.valid(j) ? columns.column(j) : 0, split, values[r][j], there);
+        const bool there = m + r < limit && columns.valid(r, j);
+        const accum made = p.finish(z, m + r < limit ? m + r : m, columns.valid(r, j) ? columns.column(r, j) : 0, split, values[r][j], there);
         kept[r][j] = there ? made : accum(0);
       }
   if constexpr (P::statistics) {
@@ -126,7 +127,7 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
         accum off = 0, squares = 0;
 #pragma unroll
         for (int j = first; j < first + TAKES; ++j) {
-          const accum d = columns.valid(j) ? kept[r][j] - near[r] : accum(0);
+          const accum d = columns.valid(r, j) ? kept[r][j] - near[r] : accum(0);
           off += d;
           squares = fma(d, d, squares);
         }
@@ -136,8 +137,8 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
 #pragma unroll
       for (int r = 0; r < ROWS; ++r) {
         const accum off = both[2 * r] / size, squares = both[2 * r + 1] - size * off * off;
-        if (m + r < limit && lane % LANES == 0 && (P::group == 0 || columns.valid(first)))
-          p.sink(z, m + r, P::group > 0 ? columns.column(first) / WIDTH : columns.tile, size, near[r] + off, squares);
+        if (m + r < limit && lane % LANES == 0 && (P::group == 0 || columns.valid(0, first)))
+          p.sink(z, m + r, P::group > 0 ? columns.column(0, first) / WIDTH : columns.tile, size, near[r] + off, squares);
       }
     }
     // The whole warp takes each of them: all rows in one go.
@@ -159,7 +160,7 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
         accum off = 0, squares = 0;
 #pragma unroll
         for (int j = first; j < first + TAKES; ++j) {
-          const accum d = columns.valid(j) ? kept[r][j] - middle : accum(0);
+          const accum d = columns.valid(r, j) ? kept[r][j] - middle : accum(0);
           off += d;
           squares = fma(d, d, squares);
         }
@@ -167,8 +168,8 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
       }
       const accum mine = scattered_sum(both), other = __shfl_xor_sync(0xffffffffu, mine, EVERY / 2);
       const accum off = mine / size, squares = other - size * off * off;
-      if (lane % EVERY == 0 && m + lane / EVERY < limit && (P::group == 0 || columns.valid(first)))
-        p.sink(z, m + lane / EVERY, P::group > 0 ? columns.column(first) / WIDTH : columns.tile, size, mean + off, squares);
+      if (lane % EVERY == 0 && m + lane / EVERY < limit && (P::group == 0 || columns.valid(0, first)))
+        p.sink(z, m + lane / EVERY, P::group > 0 ? columns.column(0, first) / WIDTH : columns.tile, size, mean + off, squares);
     }
   }
 }

@@ -58,9 +58,8 @@ template <class P>
 struct Stretches {
   int64_t lines, item, items, by, at = 0, end = 0;
   Index strips, segments, strip = 0, group, tile_m;
-  // The stretch.
-  int64_t plane;
-  Index first, count;
+  // The stretch: its sample, its place, how many lines.
+  Index batch, outer[2], first, count;
 
   __device__ __forceinline__ Stretches(const P& p, int segments_) : segments(static_cast<Index>(segments_)) {
     const Index tiles = (p.rows() + PAIR_ROWS - 1) / PAIR_ROWS, kinds = tiles * p.groups(), kind = static_cast<Index>(blockIdx.x) % kinds;
@@ -79,16 +78,13 @@ struct Stretches {
       item += by;
     }
     const Index height = p.extent(2);
-    plane = at / height, first = static_cast<Index>(at % height);
+    const int64_t plane = at / height, inner = p.extent(0) * p.extent(1);
+    first = static_cast<Index>(at - plane * height);
+    const Index sample = static_cast<Index>(inner == 1 ? plane : plane / inner), rest = static_cast<Index>(plane - sample * inner);
+    batch = sample * p.groups() + group, outer[0] = rest / p.extent(1), outer[1] = rest % p.extent(1);
     count = static_cast<Index>(end - at < height - first ? end - at : height - first);
     at += count;
     return true;
-  }
-  __device__ __forceinline__ Index batch(const P& p) const {
-    return static_cast<Index>(plane / (p.extent(0) * p.extent(1))) * p.groups() + group;
-  }
-  __device__ __forceinline__ Index outer(const P& p, int d) const {
-    return static_cast<Index>(d == 1 ? plane % p.extent(1) : plane / p.extent(1) % p.extent(0));
   }
 };
 
@@ -164,6 +160,59 @@ struct StripLoader {
     }
   }
 };
+
+// The pixels of a strip's line that a lane finishes, every 32nd. Stores should begin with a sector of memory, so each row
+// has its first pixel at another lane.
+template <int ROWS>
+struct StripColumns {
+  Index base, tile;
+  int count;
+  int before[ROWS];
+
+  __device__ __forceinline__ int pixel(int r, int j) const { return static_cast<int>(threadIdx.x) % 32 + j * 32 - before[r]; }
+  __device__ __forceinline__ bool valid(int r, int j) const { return unsigned(pixel(r, j)) < unsigned(count); }
+  __device__ __forceinline__ Index column(int r, int j) const { return base + pixel(r, j); }
+};
+
+// One warp's 16 rows of a line: four at a time through shared memory, so that neighbouring lanes finish neighbouring pixels.
+template <class W, class P, int COUNT>
+__device__ __forceinline__ void finish_line(const P& p, Index z, Index first, Index tile, Index base, int count,
+                                            const float (&sums)[COUNT], float* stage) {
+  using S = Strip<W, P>;
+  constexpr int SECTOR = 32 / sizeof(scalar), EACH = (P::Box::at(3) + SECTOR - 1 + 31) / 32;
+  constexpr int PITCH = S::Line::STAGE_PITCH, AT_ONCE = P::statistics && EACH > 5 ? 2 : 4;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const Index rows = p.rows();
+  // Registers must be known beforehand, so each eight rows have their own code.
+#pragma unroll
+  for (int h = 0; h < 2; ++h)
+#pragma unroll 1
+    for (int part = 0; part < 2; ++part) {
+      __syncwarp();
+      if (lane / 16 == part) {
+#pragma unroll
+        for (int j = 0; j < S::N / 8; ++j)
+          *reinterpret_cast<float2*>(stage + lane % 16 / 4 * PITCH + j * 8 + lane % 4 * 2) =
+              make_float2(sums[4 * j + 2 * h], sums[4 * j + 2 * h + 1]);
+      }
+      __syncwarp();
+#pragma unroll 1
+      for (int r = 0; r < 4; r += AT_ONCE) {
+        const Index m = first + h * 8 + part * 4 + r;
+        if (m >= rows) break;
+        StripColumns<AT_ONCE> columns{base, tile, count};
+        float values[AT_ONCE][EACH];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i) {
+          columns.before[i] = static_cast<int>(p.stored(z, m + i < rows ? m + i : m, base) % SECTOR);
+#pragma unroll
+          for (int j = 0; j < EACH; ++j)
+            values[i][j] = columns.valid(i, j) ? stage[(r + i) * PITCH + columns.pixel(i, j)] : 0.0f;
+        }
+        finish_values(p, z, m, rows, columns, 0, values);
+      }
+    }
+}
 
 // A warp that rounds what has landed: two pixels of eight channels at a time.
 template <class W, class P>
@@ -260,7 +309,7 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
     const unsigned mine = warp - (W::CONSUMERS + W::ROUNDERS) / 32;
     unsigned number = 0;  // of units of this block
     while (mine < W::LOADERS && lines.next(p)) {
-      from.z = lines.batch(p), from.i0 = lines.outer(p, 0), from.i1 = lines.outer(p, 1);
+      from.z = lines.batch, from.i0 = lines.outer[0], from.i1 = lines.outer[1];
       from.i3 = lines.strip * P::Box::at(3) + P::Shift::at(3) - S::LEAD;
 #pragma unroll 1
       for (Index l = 0; l < lines.count + S::REACH; ++l, number += S::UNITS) {
@@ -312,7 +361,6 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
     const int which = warp / 4;
     float sums[S::N / 2];
     float* const stage = reinterpret_cast<float*>(stages) + warp * 4 * S::Line::STAGE_PITCH;
-    const PairLanes<W, P> lanes(p);
     const int scale = W::kind == Operands::Half ? packed.input() : 0;
     const uint64_t a = lines_at(shared_address(strip_shared), TAP_BYTES / 2), b = lines_at(shared_address(ring) + S::LEAD * 16, S::UNIT_BYTES);
     barrier_wait(kept, 0);
@@ -326,6 +374,8 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
         if (lane == 0) barrier_arrive(empty + released % W::SLOTS * 8);
     };
     while (lines.next(p)) {
+      const Index left = lines.strip * P::Box::at(3), rest = p.extent(3) - left;
+      const int there = rest < P::Box::at(3) ? static_cast<int>(rest) : P::Box::at(3);
 #pragma unroll 1
       for (Index l = (done ^ which) & 1; l < lines.count; l += 2) {
         turn_wait(1 + which);
@@ -333,14 +383,14 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
         for (int down = 0; down < S::DOWN; ++down) {
           const unsigned line = base + static_cast<unsigned>(l) + down * P::Dilation::at(2);
           acquire(line);
-          const uint64_t there = b + line % W::SLOTS * (S::SLOT_BYTES / 16);
+          const uint64_t from = b + line % W::SLOTS * (S::SLOT_BYTES / 16);
           wgmma_begin();
 #pragma unroll
           for (int across = 0; across < S::ACROSS; ++across)
 #pragma unroll
             for (int chunk = 0; chunk < W::CHUNKS; ++chunk)
               Wgmma<S::N, W::kind>::multiply(sums, a + (chunk * S::TAPS + down * S::ACROSS + across) * (TAP_BYTES / 16),
-                                             there + (chunk * 2 * (S::UNIT_BYTES / 16) + across * P::Dilation::at(3)),
+                                             from + (chunk * 2 * (S::UNIT_BYTES / 16) + across * P::Dilation::at(3)),
                                              (down | across | chunk) != 0);
         }
         wgmma_end();
@@ -354,12 +404,8 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
           const int* const rows = packed.rows + lines.group * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) * PAIR_ROWS + first;
           unscale<S::N / 8>(sums, rows, scale);
         }
-        const Index box = ((lines.outer(p, 0) * p.extent(1) + lines.outer(p, 1)) * p.extent(2) + lines.first + l) * lines.strips + lines.strip;
-        const BoxPlace<P> place(p, box);
-        if (place.count() == P::Box::product)
-          finish_box<W, true>(p, lines.batch(p), first, box, place, lanes, sums, stage);
-        else
-          finish_box<W, false>(p, lines.batch(p), first, box, place, lanes, sums, stage);
+        const Index line = (lines.outer[0] * p.extent(1) + lines.outer[1]) * p.extent(2) + lines.first + l;
+        finish_line<W>(p, lines.batch, first, line * lines.strips + lines.strip, line * p.extent(3) + left, there, sums, stage);
       }
       base += static_cast<unsigned>(lines.count) + S::REACH, done += static_cast<unsigned>(lines.count);
       acquire(base - 1);

@@ -296,11 +296,11 @@ struct PairColumns {
     for (int j = 0; j < PairLanes<W, P>::EACH; ++j)
       if (!WHOLE) exists |= unsigned(place.exists(static_cast<int>(threadIdx.x) % 32 + j * 32)) << j;
   }
-  __device__ __forceinline__ bool valid(int j) const {
+  __device__ __forceinline__ bool valid(int, int j) const {
     if (WHOLE) return (j + 1) * 32 <= P::Box::product || static_cast<int>(threadIdx.x) % 32 + j * 32 < P::Box::product;
     return exists >> j & 1u;
   }
-  __device__ __forceinline__ Index column(int j) const { return base + lanes.to[j]; }
+  __device__ __forceinline__ Index column(int, int j) const { return base + lanes.to[j]; }
 };
 
 // One warp's 16 rows of a box: four at a time through shared memory, so that neighbouring lanes finish neighbouring pixels.
