@@ -100,6 +100,14 @@ def test_a_traced_size_of_one_is_not_taken_for_granted() -> None:
     assert "== 1" in text
 
 
+def test_shapes_are_compared_as_a_whole() -> None:
+    _, mode = lowered(lambda x, y: x + y, (6, 9), (6, 9))
+    text = "\n".join(bind_sizes(mode, mode.arguments))
+    first, second = (b.name for b in mode.arguments)
+    assert f"if {first}.dim() != 2:" in text  # before its sizes are read off
+    assert f"if {second}.shape != (" in text and f"{second}.dim()" not in text
+
+
 def column_of_minima(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     return torch.min(x, dim=1, keepdim=True)[0] + bias  # (n, 1) + (1, m, 1, 1): in memory, rows are the last dimension
 
