@@ -264,7 +264,8 @@ def _identifier(graph: Graph, placeholder: str) -> str:
 
 
 def _unique(roles: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    taken = set("dtype device stream kernels parts splits made saved sizes needs torch nn self".split())
+    taken = set("accum dtype device stream kernels packed parts splits made saved sizes needs torch nn self".split())
+    taken |= {"max", "min"}  # functions that the text calls
     out = []
     for name, role in roles:
         while name in taken or not name.isidentifier():

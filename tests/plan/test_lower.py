@@ -14,7 +14,7 @@ from crucible.graph.joint import trace
 from crucible.plan.lower import lower
 from crucible.plan.program import Keep, Program
 from crucible.plan.schedule import read, schedule, written
-from crucible.plan.stages import Call
+from crucible.plan.stages import Call, Map, Row
 
 pytestmark = pytest.mark.quick
 
@@ -98,3 +98,39 @@ def test_a_traced_size_of_one_is_not_taken_for_granted() -> None:
     _, mode = lowered(lambda x: x[:, 1::2] - torch.ones(1, device=x.device), (4, 3))
     text = "\n".join(bind_sizes(mode, mode.arguments))
     assert "== 1" in text
+
+
+def test_shapes_are_compared_as_a_whole() -> None:
+    _, mode = lowered(lambda x, y: x + y, (6, 9), (6, 9))
+    text = "\n".join(bind_sizes(mode, mode.arguments))
+    first, second = (b.name for b in mode.arguments)
+    assert f"if {first}.dim() != 2:" in text  # before its sizes are read off
+    assert f"if {second}.shape != (" in text and f"{second}.dim()" not in text
+
+
+def column_of_minima(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    return torch.min(x, dim=1, keepdim=True)[0] + bias  # (n, 1) + (1, m, 1, 1): in memory, rows are the last dimension
+
+
+def test_a_walk_across_memory_is_a_map() -> None:
+    _, mode = lowered(column_of_minima, (1000, 4099), (1, 4099, 1, 1))
+    assert_in_order(mode)
+    rows, stores = mode.plan.forward_stages
+    assert isinstance(rows, Row) and not any(p.stores for p in rows.passes)
+    assert isinstance(stores, Map) and stores.stores[0].buffer is mode.plan.program.outputs[0]
+    assert any(b.dtype == "accum" and b.name in read(stores) for b in written(rows))
+
+
+def test_a_walk_across_memory_stays_where_a_map_would_not_pay() -> None:
+    def transposed(x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x, dim=1).t().contiguous()  # reading across memory is no better
+
+    for function, shapes in [
+        (transposed, [(1000, 4099)]),
+        (column_of_minima, [(100, 1031), (1, 1031, 1, 1)]),  # a launch costs more
+        (lambda x, b: torch.min(x, dim=1, keepdim=True)[0] + b, [(1000, 4099), (4099,)]),  # along memory
+    ]:
+        _, mode = lowered(function, *shapes)
+        assert_in_order(mode)
+        (rows,) = mode.plan.forward_stages
+        assert isinstance(rows, Row) and rows.passes[-1].stores

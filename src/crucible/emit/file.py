@@ -89,7 +89,7 @@ def _header(request: Request) -> str:
 def _imports() -> str:
     wanted = ["import torch", "import torch.nn as nn", "from torch.autograd.function import once_differentiable",
               "from torch.utils.cpp_extension import load_inline"]  # fmt: skip
-    return "\n".join(["import hashlib", "import inspect", "", *wanted])
+    return "\n".join(["import contextlib", "import functools", "import hashlib", "import inspect", "", *wanted])
 
 
 def _cuda(parts: dict[str, list[Functor]]) -> str:
@@ -122,7 +122,7 @@ def _signature(f: Functor) -> str:
 
 _BUILDER = '''
 _SCALARS = {scalars}
-_built = {{}}
+_kept = functools.lru_cache(None)  # what is asked for in every call, and computed in the first
 
 
 def _grade(dtype, device, tf32):
@@ -134,6 +134,7 @@ def _grade(dtype, device, tf32):
     return 1 if tf32 else 2
 
 
+@_kept
 def _hopper(device):
     """Whether this chip has Hopper's matrix instructions, the compiler knows them, and the file makes use of them."""
     known = int((torch.version.cuda or "0").split(".")[0]) >= 12
@@ -142,25 +143,44 @@ def _hopper(device):
 
 def _kernels(part, dtype, device, elements):
     """The compiled kernels for an element type, an index width and the precision that torch's switches allow."""
-    wide = int(elements > 2**31 - 1)
-    conv = _grade(dtype, device, {conv})
-    matmul = _grade(dtype, device, {matmul})
-    hopper = _hopper(device)
-    key = (part, dtype, wide, conv, matmul, hopper)
-    if key not in _built:
-        flags = [f"-DCRUCIBLE_SCALAR={{_SCALARS[dtype]}}", f"-DCRUCIBLE_WIDE={{wide}}", f"-DCRUCIBLE_CONV={{conv}}",
-                 f"-DCRUCIBLE_MATMUL={{matmul}}", f"-DCRUCIBLE_HOPPER={{hopper}}"]
-        if hopper:
-            flags.append("-gencode=arch=compute_90a,code=sm_90a")
-        binding, source = _SOURCES[part]
-        bare = "no_implicit_headers" in inspect.signature(load_inline).parameters  # torch's headers cost half a minute
-        options = {{"no_implicit_headers": True}} if bare else {{}}
-        _built[key] = load_inline(
-            name=f"{name}_{{part}}_{{_SCALARS[dtype]}}{{wide}}{{conv}}{{matmul}}{{hopper}}",
-            cpp_sources=binding, cuda_sources=source,
-            extra_cflags=["-O1"], extra_cuda_cflags=["-O3", "-std=c++17", *flags], **options,
-        )
-    return _built[key]
+    conv, matmul = {conv}, {matmul}
+    return _chosen(part, dtype, device, elements > 2**31 - 1, conv, matmul)
+
+
+@_kept
+def _chosen(part, dtype, device, wide, conv, matmul):
+    grades = _grade(dtype, device, conv), _grade(dtype, device, matmul)
+    return _compiled(part, dtype, int(wide), *grades, _hopper(device))
+
+
+@_kept
+def _compiled(part, dtype, wide, conv, matmul, hopper):
+    flags = [f"-DCRUCIBLE_SCALAR={{_SCALARS[dtype]}}", f"-DCRUCIBLE_WIDE={{wide}}", f"-DCRUCIBLE_CONV={{conv}}",
+             f"-DCRUCIBLE_MATMUL={{matmul}}", f"-DCRUCIBLE_HOPPER={{hopper}}"]
+    if hopper:
+        flags.append("-gencode=arch=compute_90a,code=sm_90a")
+    binding, source = _SOURCES[part]
+    bare = "no_implicit_headers" in inspect.signature(load_inline).parameters  # torch's headers cost half a minute
+    options = {{"no_implicit_headers": True}} if bare else {{}}
+    return load_inline(
+        name=f"{name}_{{part}}_{{_SCALARS[dtype]}}{{wide}}{{conv}}{{matmul}}{{hopper}}",
+        cpp_sources=binding, cuda_sources=source,
+        extra_cflags=["-O1"], extra_cuda_cflags=["-O3", "-std=c++17", *flags], **options,
+    )
+
+
+def _on(device):
+    """A context in which a device is the current one; most often it is already."""
+    return _NOTHING if torch.cuda.current_device() == device.index else torch.cuda.device(device)
+
+
+_NOTHING = contextlib.nullcontext()
+_raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # torch has it where it was built for CUDA
+
+
+def _stream(device):
+    """The current stream as CUDA knows it."""
+    return _raw_stream(device.index) if _raw_stream else torch.cuda.current_stream(device).cuda_stream
 
 
 def _accumulated(dtype):
@@ -179,17 +199,26 @@ def _shape_error(name, tensor, expected):
 def _checked(**tensors):
     """The tensors, contiguous, after a look at their devices and types; then the common type and device."""
     first = next(iter(tensors.values()))
-    dtype = next((t.dtype for t in tensors.values() if t.is_floating_point()), torch.float32)
+    device, cuda, dtype, made = first.device, first.is_cuda, None, []
     for name, t in tensors.items():
-        if not t.is_cuda:
-            raise RuntimeError(f"ModelNew: {{name}} is on {{t.device}}; these kernels need a CUDA device")
-        if t.device != first.device:
-            raise RuntimeError(f"ModelNew: {{name}} is on {{t.device}}, other tensors are on {{first.device}}")
-        if t.is_floating_point() and t.dtype != dtype:
-            raise RuntimeError(f"ModelNew: {{name}} is {{t.dtype}}, other tensors are {{dtype}}")
+        if not cuda or t.device != device:
+            raise _device_error(name, t.device, device)
+        if t.is_floating_point():
+            if dtype is None:
+                dtype = t.dtype
+            elif t.dtype != dtype:
+                raise RuntimeError(f"ModelNew: {{name}} is {{t.dtype}}, other tensors are {{dtype}}")
+        made.append(t if t.is_contiguous() else t.contiguous())
+    dtype = dtype or torch.float32
     if dtype not in _SCALARS:
         raise RuntimeError(f"ModelNew: {{dtype}} is not supported; use one of {{', '.join(map(str, _SCALARS))}}")
-    return [t.detach().contiguous() for t in tensors.values()], dtype, first.device
+    return made, dtype, device
+
+
+def _device_error(name, own, first):
+    if own.type != "cuda":
+        return RuntimeError(f"ModelNew: {{name}} is on {{own}}; these kernels need a CUDA device")
+    return RuntimeError(f"ModelNew: {{name}} is on {{own}}, other tensors are on {{first}}")
 '''
 
 
@@ -286,8 +315,8 @@ def _forward_function(mode: Mode, name: str) -> str:
     body += bind_sizes(mode, mode.arguments)
     if any(not isinstance(s, Call) for s in plan.forward_stages):
         body.append(f'kernels = _kernels("forward", dtype, device, {largest(plan)})')
-    body.append("with torch.cuda.device(device):")
-    inner = ["stream = torch.cuda.current_stream(device).cuda_stream"]
+    body.append("with _on(device):")
+    inner = ["stream = _stream(device)"]
     inner += run_stages(mode, plan.forward_stages, kept, set(names))
     body += [f"    {line}" for line in inner]
     made = ", ".join(b.name for b in outputs)
@@ -317,8 +346,8 @@ def _backward_function(mode: Mode) -> str:
         body.append(f'kernels = _kernels("backward", dtype, device, {largest(plan)})')
     live = dict.fromkeys(b.name for b in gradients if b is not None)
     body.append(f"{' = '.join(live)} = None")
-    body.append("with torch.cuda.device(device):")
-    inner = ["stream = torch.cuda.current_stream(device).cuda_stream"]
+    body.append("with _on(device):")
+    inner = ["stream = _stream(device)"]
     have = set(plan.saved) | set(tangents)
     useful = needed_for(mode)
     everything = {k for k, b in enumerate(gradients) if b is not None}
@@ -462,7 +491,7 @@ def _mode_body(request: Request, mode: Mode) -> list[str]:
         )
         lines.append(f"made = {inference} if {quiet} else _{mode.name.title()}.apply(*tensors)")
     else:
-        lines.append(f"made = _{mode.name}_forward(*tensors)")
+        lines.append(f"made = _{mode.name}_forward(*(t.detach() for t in tensors))")
     count = len(mode.graph.updates)
     if count:
         lines.append("with torch.no_grad():")

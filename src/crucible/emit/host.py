@@ -19,7 +19,7 @@ from crucible.plan.schedule import Plan, read, written
 from crucible.plan.stages import Call, Contraction, Row, Stage
 from crucible.plan.symbols import python_text
 
-DTYPES = {"scalar": "dtype", "accum": "_accumulated(dtype)", "int64": "torch.int64", "int32": "torch.int32",
+DTYPES = {"scalar": "dtype", "accum": "accum", "int64": "torch.int64", "int32": "torch.int32",
           "int16": "torch.int16", "int8": "torch.int8", "uint8": "torch.uint8", "bool": "torch.bool"}  # fmt: skip
 PART_BYTES = 8  # no field of a partial result is larger
 
@@ -69,8 +69,7 @@ def bind_sizes(mode: Mode, wanted: Iterable[Buffer]) -> list[str]:
         if not b.shape and b.role != "input":
             continue
         plain = []
-        fixed: list[str] = []
-        for d, s in enumerate(b.shape):
+        for s in b.shape:
             atom = s.atom
             name = str(atom) if atom is not None and not s.variables() else ""
             if name and name.isidentifier() and name not in bound and name not in mode.plan.program.sizes:
@@ -78,14 +77,14 @@ def bind_sizes(mode: Mode, wanted: Iterable[Buffer]) -> list[str]:
                 plain.append(name)
             else:
                 plain.append("_")
-                fixed.append(f"{b.name}.shape[{d}] != {python(s)}")
-        if b.role == "input":
+        binds = any(p != "_" for p in plain)
+        if b.role == "input" and (binds or not b.shape):  # one that binds none is compared as a whole
             lines.append(f"if {b.name}.dim() != {len(b.shape)}:")
             lines.append(f"    raise _shape_error({b.name!r}, {b.name}, {_display(b)!r})")
-        if any(p != "_" for p in plain):
+        if binds:
             lines.append(f"{', '.join(plain)}{',' if len(plain) == 1 else ''} = {b.name}.shape")
-        if fixed:
-            checks.append(f"if {' or '.join(fixed)}:")
+        if "_" in plain:
+            checks.append(f"if {b.name}.shape != {shape_text(b.shape)}:")
             checks.append(f"    raise _shape_error({b.name!r}, {b.name}, {_display(b)!r})")
     for name, text in mode.plan.program.sizes.items():
         checks.append(f"{name} = {text}")
@@ -131,9 +130,8 @@ def run_stages(
             f = mode.functors[stage.name]
             for b in written(stage):
                 if b.name not in made:
-                    body.append(
-                        f"{b.name} = torch.empty({shape_text(b.shape)}, dtype={DTYPES[b.dtype]}, device=device)"
-                    )
+                    sizes = ", ".join(map(python, b.shape)) or "()"  # torch takes a tuple too, and half as long again
+                    body.append(f"{b.name} = torch.empty({sizes}, dtype={DTYPES[b.dtype]}, device=device)")
                     made.add(b.name)
             body += _launch(mode, stage, f)
         gone = [
@@ -146,6 +144,8 @@ def run_stages(
             lines += body
         if gone and number < len(stages) - 1 and not guards:
             lines.append(f"del {', '.join(sorted(gone))}")
+    if any(f"dtype={DTYPES['accum']}," in line for line in lines):
+        lines.insert(0, f"{DTYPES['accum']} = _accumulated(dtype)")
     return lines
 
 

@@ -241,11 +241,23 @@ __global__ void __launch_bounds__(Config::threads, Config::blocks_per_sm)
 }
 
 #ifndef __CUDACC_RTC__
+// Kernels that this thread has asked for already. Static, and not in a template: a process has such only once for all
+// libraries, and kernels of the same name in each.
+static thread_local struct { const void* kernel; int device; } allowed[64];
+static thread_local int allowed_count = 0;
+
 // A block gets more than 48 KB only where its kernel was allowed to ask.
 template <class Kernel>
 cudaError_t allow_shared(Kernel* kernel, int bytes) {
   if (bytes <= 48 * 1024) return cudaSuccess;
-  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  const void* const address = reinterpret_cast<const void*>(kernel);
+  int device = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  for (int i = 0; i < allowed_count; ++i)
+    if (allowed[i].kernel == address && allowed[i].device == device) return error;
+  if (error == cudaSuccess) error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  if (error == cudaSuccess && allowed_count < 64) allowed[allowed_count++] = {address, device};
+  return error;
 }
 
 // Launches nothing where D is empty. cudaErrorInvalidValue: too many tiles, or statistics of split (partial) sums.

@@ -12,14 +12,11 @@ from dataclasses import dataclass, field
 from crucible.plan import pointwise
 from crucible.plan.gpus import Gpu
 from crucible.plan.index import Int, Var
-from crucible.plan.program import Program
+from crucible.plan.program import Program, item_bytes
 from crucible.plan.schedule import stores_of, values_of, written
 from crucible.plan.stages import Call, Contraction, Map, Row, Stage
 from crucible.plan.value import Fold, Load, Local, Op, Value, walk
 
-# Bytes of the storage types that do not follow the element type.
-BYTES = {"int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1}
-SCALAR_BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
 # Operations to take one more element into a reduction; one for those not named.
 REDUCER_COST = {"moments": 6, "moments_of": 9, "argmax": 2, "argmin": 2, "argmax_window": 2}
 # A matmul to the precision of float32 takes three products on TF32 units.
@@ -51,15 +48,6 @@ class Bound:
 
     seconds: float
     by: str
-
-
-def item_bytes(dtype: str, element: str) -> int:
-    """Bytes of a storage type when the file's element type is ``element``."""
-    if dtype == "scalar":
-        return SCALAR_BYTES[element]
-    if dtype == "accum":
-        return 8 if element == "float64" else 4
-    return BYTES[dtype]
 
 
 def stage_cost(stage: Stage, program: Program, element: str = "float32") -> Cost:

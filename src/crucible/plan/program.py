@@ -21,6 +21,18 @@ Index = tuple[Int, ...]
 # Storage types by the name torch has for them; every floating tensor is of the file's own element type.
 STORAGE = {"scalar": "scalar", "int64": "int64_t", "int32": "int32_t", "int16": "int16_t", "int8": "int8_t",
            "uint8": "uint8_t", "bool": "bool", "accum": "accum"}  # fmt: skip
+# Bytes of those that do not follow the element type, and of those that do.
+BYTES = {"int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1}
+SCALAR_BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
+
+
+def item_bytes(dtype: str, element: str) -> int:
+    """Bytes of a storage type when the file's element type is ``element``."""
+    if dtype == "scalar":
+        return SCALAR_BYTES[element]
+    if dtype == "accum":
+        return 8 if element == "float64" else 4
+    return BYTES[dtype]
 
 
 def kind_of(dtype: str) -> str:

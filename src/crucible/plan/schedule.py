@@ -24,13 +24,14 @@ from crucible.plan.program import (
     Sliding,
     Tensor,
     flat,
+    item_bytes,
     reshaped,
     unflat,
 )
 from crucible.plan.stages import Call, Contraction, Map, Pass, Row, Stage, Statistics, Store
 from crucible.plan.tiles import PROCESSORS, choose, packing_pays
 from crucible.plan.value import Load, Local, Result, Value, replace, walk
-from crucible.plan.walks import arrange
+from crucible.plan.walks import LAUNCH, Access, across_rows, arrange, traffic
 
 # A walk with fewer rows than this leaves most of a GPU idle: long ones are split, and little else is hung on them.
 FEW_ROWS = 256
@@ -38,6 +39,9 @@ LONG_ROW = 4096
 # A contraction with fewer tiles than this and a depth of at least DEEP is split along its depth.
 FEW_TILES = 128
 DEEP = 1024
+# The type that results are kept in, by kind, and the element type that bytes are counted for.
+HOMES = {"f": "accum", "l": "int64", "b": "bool"}
+ELEMENT = "float32"
 
 
 @dataclass
@@ -547,12 +551,39 @@ class Scheduler:
         given = {v: ZERO if split.extent(v) == 1 else next(parts) for v in split.inner}
         index = split.index(unflat(_plain(stage.row), stage.shape), given, variables)
         at = tensor.at(index)
-        if not self._at_row(stage, at):
+        store = Store(keep.buffer, flat(index, tensor.shape), at)
+        if not self._at_row(stage, at) or self._against_memory(stage, walk_.inner, store, tensor):
             return False
         if fresh:
             stage.passes.append(walk_)
-        walk_.stores.append(Store(keep.buffer, flat(index, tensor.shape), at))
+        walk_.stores.append(store)
         return True
+
+    def _against_memory(self, stage: Row, inner: Var, store: Store, tensor: Tensor) -> bool:
+        """Whether a walk would store across rows, and a map that reads the rows' results moves fewer bytes."""
+        if not across_rows(store.index, stage.row, inner, self.program):
+            return False
+        have = {r.name for p in stage.passes for r, _ in p.reduces}
+        for p in stage.passes:
+            for _, values in p.reduces:
+                loads, results = _references(values, set())
+                have |= loads | {self._source(x) for x in results}
+        element = self._fresh("i", tensor.numel)
+        mapped = Store(store.buffer, _plain(element), tensor.at(unflat(_plain(element), tensor.shape)))
+        walked = traffic(self._accesses(store, have), inner, self.program)
+        return traffic(self._accesses(mapped, set()), element, self.program) + LAUNCH < walked
+
+    def _accesses(self, store: Store, have: set[str]) -> set[Access]:
+        """The elements of memory that a store and its value need, but for what is in registers or caches."""
+        found = {Access(store.index, store.buffer.numel, item_bytes(store.buffer.dtype, ELEMENT))}
+        for v in walk(store.value):
+            if isinstance(v, Load) and v.buffer not in have:
+                buffer = self.program.buffers[v.buffer]
+                found.add(Access(v.index, buffer.numel, item_bytes(buffer.dtype, ELEMENT), bool(v.dynamic)))
+            elif isinstance(v, Result) and self._source(v.source) not in have:
+                shape = self._result_shape(v.source)
+                found.add(Access(flat(v.index, shape), product(shape), item_bytes(HOMES[v.kind], ELEMENT)))
+        return found
 
     # -- results across stages
 
@@ -609,7 +640,7 @@ class Scheduler:
         if key not in self.homes:
             operation = self.operations[name]
             shape = operation.shape if isinstance(operation, Contract) else operation.outer_shape
-            dtype = {"f": "scalar" if self._is_product(operation) else "accum", "l": "int64", "b": "bool"}[kind]
+            dtype = "scalar" if kind == "f" and self._is_product(operation) else HOMES[kind]
             self.homes[key] = self._buffer(f"{name}_{part}_kept", shape, dtype)
             self.made_by[self.homes[key].name] = self.made_by[name]
         return self.homes[key]

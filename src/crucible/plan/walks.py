@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
-from crucible.plan.index import ZERO, Int, Quotient, Remainder, of_atom
+from crucible.plan.index import ONE, ZERO, Int, Quotient, Remainder, Var, of_atom, product
 from crucible.plan.program import Program
 from crucible.plan.stages import Pass, Row
 from crucible.plan.value import Value, walk
@@ -13,6 +14,8 @@ from crucible.plan.value import Value, walk
 LEAST_EACH = 4
 # How much longer than the walks before it the last must be, and how long, for a launch of its own.
 LONGER, LONG = 8, 2048
+# Bytes that memory moves at least, and bytes that take about as long as one more launch.
+SECTOR, LAUNCH = 32, 4 << 20
 
 
 def arrange(stage: Row, program: Program) -> None:
@@ -50,3 +53,33 @@ def _indices(p: Pass) -> Iterator[Int]:
     for value in values:
         for v in walk(value, seen):
             yield from v.indices
+
+
+@dataclass(frozen=True)
+class Access:
+    """Of memory, by the threads of a stage: which element of how many, and the bytes of one."""
+
+    index: Int
+    count: Int
+    size: int
+    picked: bool = False  # by the data
+
+
+def across_rows(index: Int, row: Var, inner: Var, program: Program) -> bool:
+    """Whether neighbours in memory belong to neighbouring rows, not to neighbours along one."""
+    return 0 < _step(index, row, program) < _step(index, inner, program)
+
+
+def traffic(accesses: Iterable[Access], fast: Var, program: Program) -> int:
+    """Bytes that memory moves when neighbouring threads take neighbours along ``fast``."""
+    total = 0
+    for a in accesses:
+        times = program.hint(product([v.extent for v in a.index.variables()]))
+        step = SECTOR if a.picked else abs(_step(a.index, fast, program))
+        total += min(times, program.hint(a.count)) * max(a.size, min(step * a.size, SECTOR))
+    return total
+
+
+def _step(index: Int, v: Var, program: Program) -> int:
+    """By how much an index grows from the first to the second element along a variable."""
+    return program.hint(index.substitute({v: ONE}) - index.substitute({v: ZERO}))
