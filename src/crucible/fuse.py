@@ -31,6 +31,7 @@ from crucible.graph.rewrites import run_all
 from crucible.plan.lower import Unsupported, lower
 from crucible.plan.schedule import Plan, schedule
 from crucible.plan.stages import Call, Stage
+from crucible.plan.ways import Choices
 from crucible.problem import Problem, ProblemError, error_line, load_problem
 
 Progress = Callable[[str], None]
@@ -58,6 +59,7 @@ class FuseOptions:
     dtypes: tuple[str, ...] = DTYPES  # element types that the file takes
     forward_only: bool = False
     strict: bool = False
+    choices: Choices = Choices()  # of tiles, in place of the cost model's
 
     def __post_init__(self) -> None:
         for word, value, known in (("engine", self.engine, ENGINES), ("precision", self.precision, PRECISIONS)):
@@ -245,7 +247,7 @@ def _planned(graph: Graph, name: str, options: FuseOptions, joint: Joint) -> Mod
     roles = [(_identifier(graph, n.name), graph.sources[n.name].kind) for n in graph.placeholders]
     roles += [(f"d_output{i}" if len(joint.tangible) > 1 else "d_output", "tangent") for i in joint.tangible]
     program = lower(joint, _unique(roles), _element(graph))
-    plan = schedule(program, options.chosen_engine)
+    plan = schedule(program, options.chosen_engine, options.choices)
     functors = {s.name: functor(s, program.buffers, _comment(s)) for s in plan.stages if not isinstance(s, Call)}
     arguments = [b for b in program.buffers.values() if b.role in ("parameter", "buffer", "input", "constant")]
     return Mode(name, graph, joint, plan, functors, {}, arguments)
