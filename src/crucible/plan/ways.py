@@ -127,7 +127,8 @@ def ways(site: Site, hopper: bool, count: int = TRIED) -> list[Way]:
         found += [Way(g, _gradient_splits(site, g)) for g in gradients[:count]]
     elif site.engine == "mma" and site.form is not None:
         found += _windows(site, hopper, count)
-    for tile in ranked[:count]:
+    boxed = isinstance(found[0].tile, (WindowTile, GradientTile))
+    for tile in ranked[: 1 if boxed else count]:
         plain = _plain(site, tile)
         found.append(plain)
         if plain.splits > 1:
