@@ -20,7 +20,7 @@ from crucible.tune import machine
 from crucible.tune import run as tune_run
 from crucible.tune.search import sites
 
-pytestmark = pytest.mark.quick
+quick = pytest.mark.quick
 
 
 @pytest.fixture
@@ -31,10 +31,21 @@ def problem(tmp_path, monkeypatch):
     return path
 
 
+PLANNED: dict = {}
+
+
+def remembered(path, options):
+    """Planning takes most of a second, and the Problem is the same in all tests."""
+    if options not in PLANNED:
+        PLANNED[options] = fuse_problem(path, options)
+    return PLANNED[options]
+
+
 @pytest.fixture
 def bench(monkeypatch):
     """A GPU to all appearances."""
-    made = FakeBench({"contract_1: mma tile 128x32x16": 4.0, "contract_1: mma tile 32*": 5.0, "reference": 20.0})
+    made = FakeBench({"addmm: mma tile 128x32x16": 4.0, "addmm: mma tile 32*": 5.0, "reference": 20.0})
+    monkeypatch.setattr(tune_run, "fuse_problem", remembered)
     monkeypatch.setattr(machine, "have_gpu", lambda: True)
     monkeypatch.setattr(machine, "here", lambda: HOPPER)
     monkeypatch.setattr(tune_run, "make_bench", lambda source, element, said: made)
@@ -59,6 +70,7 @@ def fused(problem, **options):
     return fuse_file(problem, problem.with_name("new.py"), forward_only=True, **options)
 
 
+@quick
 def test_without_a_gpu_nothing_is_tuned_and_asking_for_it_is_an_error(problem, monkeypatch):
     monkeypatch.setattr(machine, "have_gpu", lambda: False)
     made = fused(problem, prove=False)
@@ -74,12 +86,14 @@ def test_a_gpu_is_left_alone_where_nobody_wants_it(problem, bench, options):
     assert fused(problem, prove=False, **options).fused.tuning is None and not bench.calls
 
 
+@quick
 @pytest.mark.parametrize("budget", [0, -3, float("nan"), float("inf")])
 def test_senseless_budgets(problem, budget):
     with pytest.raises(FuseError, match="budget"):
         fused(problem, prove=False, tune_budget=budget)
 
 
+@quick
 def test_the_winner_is_written_and_proven(problem, bench, monkeypatch):
     seen = proving(monkeypatch, "proven")
     steps = []
@@ -89,9 +103,9 @@ def test_the_winner_is_written_and_proven(problem, bench, monkeypatch):
     assert "Mma<128, 32" in made.text
     assert steps and {(s, t) for s, t, _ in steps} == {("tuning", 50)}
     text = " ".join(made.explanation.split())
-    assert "tuned: contract_1: mma tile 128x32x16" in text and "default 10.000 ms" in text and "reference 20.000" in text
+    assert "tuned: addmm: mma tile 128x32x16" in text and "default 10.000 ms" in text and "reference 20.000" in text
     told = json.loads(json.dumps(made.to_json()))["plan"]["tuning"]
-    assert told["winner"].startswith("contract_1: mma tile 128x32x16") and len(told["rows"]) > 5
+    assert told["winner"].startswith("addmm: mma tile 128x32x16") and len(told["rows"]) > 5
     assert {r["name"] for r in told["rows"]} >= {"default", "reference"}
 
 
@@ -141,6 +155,7 @@ def test_shipped_choices_are_read(problem, monkeypatch):
     assert fused(problem, prove=False, gpu="t4", tune=False).fused.options.choices.picks == ()
 
 
+@quick
 def test_the_shipped_file_is_well_formed():
     path = Path(crucible.__file__).parent / "plan" / "tuned.json"
     document = json.loads(path.read_text())

@@ -277,24 +277,23 @@ def timed_mode(fused: Fused) -> Mode:
     return mode.inference or mode
 
 
-def _stages(fused: Fused) -> list[tuple[Contraction, str]]:
-    mode = timed_mode(fused)
-    found = [s for s in mode.plan.forward_stages if isinstance(s, Contraction) and s.site is not None]
-    return [(s, mode.labels.get(s.name, s.name)) for s in found]
+def _stages(fused: Fused) -> list[Contraction]:
+    stages = timed_mode(fused).plan.forward_stages
+    return [s for s in stages if isinstance(s, Contraction) and s.site is not None]
 
 
 def _work(fused: Fused, site: Site) -> int:
     program = timed_mode(fused).plan.program
-    return sum(stage_cost(s, program, fused.element).contraction for s, _ in _stages(fused) if s.site == site)
+    return sum(stage_cost(s, program, fused.element).contraction for s in _stages(fused) if s.site == site)
 
 
 def sites(fused: Fused) -> list[tuple[Site, str]]:
-    """The contractions of the timed pass with the names of their kernels, the dearest first."""
+    """The contractions of the timed pass with the operators they are, the dearest first."""
     named: dict[Site, list[str]] = {}
-    for stage, label in _stages(fused):
+    for stage in _stages(fused):
         assert stage.site is not None
-        named.setdefault(stage.site, []).append(label)
-    listed = [(site, ", ".join(dict.fromkeys(labels))) for site, labels in named.items()]
+        named.setdefault(stage.site, []).append(stage.contract.node)
+    listed = [(site, ", ".join(dict.fromkeys(nodes))) for site, nodes in named.items()]
     return sorted(listed, key=lambda s: -_work(fused, s[0]))
 
 
