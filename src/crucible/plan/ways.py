@@ -102,6 +102,7 @@ class Choices:
         return Choices(tuple(sorted({**dict(self.picks), site: label}.items())))
 
 
+@lru_cache(256)
 def best(site: Site) -> Way:
     """What should take the least time, by the cost model."""
     tile = _tiles(site)[0]

@@ -155,8 +155,10 @@ class GpuBench:
             (place / "candidate.py").write_text(candidate.text, encoding="utf-8")
             file = str(place / "candidate.py")
         paths = [str(SOURCES), *filter(None, [os.environ.get("PYTHONPATH")])]
+        programs = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]  # ninja lies beside Python
         environment = {
-            **os.environ, "PYTHONPATH": os.pathsep.join(paths), "TORCH_EXTENSIONS_DIR": str(place / "build"),
+            **os.environ, "PYTHONPATH": os.pathsep.join(paths), "PATH": os.pathsep.join(programs),
+            "TORCH_EXTENSIONS_DIR": str(place / "build"),
         }  # fmt: skip
         command = [*self.command, str(self.problem), file, self.element]
         worker = Worker(command, environment, place / "errors.txt")
