@@ -90,7 +90,7 @@ class Search:
         if row is None:
             return
         picked = dict(row.choices.picks)
-        for site, _ in sites(self.fused):
+        for site, _ in sites(self.remake(row.engine, row.choices)) if picked else []:
             if site.text in picked:
                 self.store.forget_site(site, *self._class(site, row.engine))
         self.store.keep_problem(self.parts, tuning)
