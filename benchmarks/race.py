@@ -1,38 +1,46 @@
 """Race a ModelNew against what a user would pick instead, on this machine's GPU, in one process.
 
     python benchmarks/race.py problems/conv_transpose2d.py new/conv_transpose2d.py [REF NEW ...] [--json FILE]
+    python benchmarks/race.py REF NEW --batch 16 --spatial 0.5 --table    # other sizes, rows for the committed table
 
 Contenders take turns, sample by sample, each sample on another set of inputs and with a flushed L2 cache; times are
-medians of device events. Forward runs without gradients; the training step is forward and backward of ``out.sum()``
-with gradients for every floating-point input and parameter. What a contender returned in its last sample is compared
-with float64. Ceilings (copy, matrix products) are measured in the same run, and the floor follows from them.
+medians of device events, with the first and last decile. Forward runs without gradients; the training step is forward
+and backward of ``out.sum()`` with gradients for every floating-point input and parameter. What a contender returned in
+its last timed sample is compared with float64; more than twice eager's error is WRONG. The exit code is 1 if anything
+is wrong or ModelNew fails.
+Ceilings (copy, matrix products) are measured in the same run, and the floor follows from them (measuring.py). GB/s
+and TFLOP/s are of the work that nobody can do without. A contender that fails is a row that says why.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import csv
 import functools
 import json
-import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
-from datetime import datetime, timezone
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils import flop_counter
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import measuring  # noqa: E402
 
 from crucible.problem import Problem, import_file, load_problem  # noqa: E402
 
 CONTENDERS = ("eager", "channels_last", "compile", "max_autotune", "ModelNew")
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
-FLUSH_BYTES = 256 << 20  # several times the largest L2 there is
+TABLE = Path(__file__).resolve().parent / "results" / "race.csv"
+# An error up to this many times eager's is right, and so is one of a few ulps.
+SLACK = 2.0
+ULPS = {"float32": 2.0**-21, "float16": 2.0**-9, "bfloat16": 2.0**-6}
 
 
 @dataclass
@@ -40,12 +48,12 @@ class Lane:
     """One contender: its module, and how it wants its inputs."""
 
     name: str
-    model: torch.nn.Module
-    run: Callable[..., Any]
+    model: torch.nn.Module | None = None
+    run: Callable[..., Any] | None = None
     prepare: Callable[[torch.Tensor], torch.Tensor] = lambda t: t
     times: list[float] = field(default_factory=list)
     error: float | None = None
-    said: str | None = None
+    said: str | None = None  # why it failed
 
 
 @dataclass(frozen=True)
@@ -56,112 +64,61 @@ class Row:
     what: str
     dtype: str
     contender: str
+    sizes: str
     median: float | None
     low: float | None  # first and last decile
     high: float | None
     error: float | None  # relative L2 distance from float64
     floor: float
     note: str | None
-
-
-def ceilings() -> dict[str, float]:
-    """What this chip reaches: copy in GB/s (read plus written), matrix products in TFLOP/s."""
-    source = torch.empty(1 << 30, dtype=torch.uint8, device="cuda").random_()
-    target = torch.empty_like(source)
-    found = {"copy": 2 * source.numel() / 1e6 / _median(lambda: target.copy_(source))}
-    for name, dtype, tf32 in (
-        ("fp32", torch.float32, False),
-        ("tf32", torch.float32, True),
-        ("fp16", torch.half, False),
-    ):
-        a, b = (torch.randn(8192, 8192, device="cuda", dtype=dtype) for _ in "ab")
-        before = torch.backends.cuda.matmul.allow_tf32
-        torch.backends.cuda.matmul.allow_tf32 = tf32
-        found[name] = 2 * 8192**3 / 1e9 / _median(functools.partial(torch.matmul, a, b))
-        torch.backends.cuda.matmul.allow_tf32 = before
-    return found
-
-
-def _median(run: Callable[[], Any], count: int = 15) -> float:
-    for _ in range(3):
-        run()
-    return statistics.median(_sample(run) for _ in range(count))
-
-
-def _sample(run: Callable[[], Any]) -> float:
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in "se")
-    start.record()
-    run()
-    end.record()
-    end.synchronize()
-    return start.elapsed_time(end)
-
-
-def floor(inputs: list[Any], out: Any, model: torch.nn.Module, found: dict[str, float]) -> float:
-    """The least time for a forward: inputs and parameters read once, outputs written once, products at the best rate.
-
-    Products that torch may round to TF32 count at the fp16 rate (the same mantissa); others count three times.
-    """
-    tensors = [t for t in [*inputs, *_tensors(out), *model.parameters()] if isinstance(t, torch.Tensor)]
-    memory = sum(t.numel() * t.element_size() for t in tensors) / found["copy"] / 1e6
-    counter = flop_counter.FlopCounterMode(display=False)
-    meta = copy.deepcopy(model).to("meta")
-    with counter, torch.no_grad():
-        meta(*[t.to("meta") if isinstance(t, torch.Tensor) else t for t in inputs])
-    single = any(t.dtype == torch.float32 for t in inputs if isinstance(t, torch.Tensor))
-    work = 0.0
-    for operator, count in counter.get_flop_counts()["Global"].items():
-        convolution = "conv" in str(operator)
-        permitted = torch.backends.cudnn.allow_tf32 if convolution else torch.backends.cuda.matmul.allow_tf32
-        work += count * (3 if single and not permitted else 1)
-    return max(memory, work / found["fp16"] / 1e9)
-
-
-def _tensors(out: Any) -> list[torch.Tensor]:
-    if isinstance(out, torch.Tensor):
-        return [out]
-    return [t for part in out for t in _tensors(part)] if isinstance(out, (list, tuple)) else []
+    ratio: float | None = None  # to the fastest of the others
+    tflops: float | None = None
+    gbs: float | None = None
+    of_floor: float | None = None  # the floor as a part of the time
 
 
 def _channels_last(t: torch.Tensor) -> torch.Tensor:
     return t.contiguous(memory_format=FORMATS[t.dim()]) if t.dim() in FORMATS else t
 
 
-def lanes(model: torch.nn.Module, new: torch.nn.Module, names: list[str], inputs: list[Any]) -> list[Lane]:
-    """The contenders that make sense here, all with the reference's weights."""
-    shapes = [t.dim() for t in inputs if isinstance(t, torch.Tensor)]
-    layout = next((FORMATS[n] for n in shapes if n in FORMATS), None)
+def lanes(model: torch.nn.Module, fused: Callable[[], torch.nn.Module], names: list[str], rank: set[int]) -> list[Lane]:
+    """The contenders that make sense here, all with the reference's weights; one that cannot be made says why."""
     made = []
     for name in names:
-        if name == "ModelNew":
-            made.append(Lane(name, new, new))
+        if name == "channels_last" and not rank & set(FORMATS):
             continue
-        own = copy.deepcopy(model)
-        if name == "eager":
-            made.append(Lane(name, own, own))
-        elif name == "channels_last" and layout is not None:
-            for p in own.parameters():
-                p.data = _channels_last(p.data)
-            made.append(
-                Lane(
-                    name, own, own, lambda t: t.contiguous(memory_format=FORMATS[t.dim()]) if t.dim() in FORMATS else t
-                )
-            )
-        elif name == "compile":
-            made.append(Lane(name, own, torch.compile(own)))
-        elif name == "max_autotune":
-            made.append(Lane(name, own, torch.compile(own, mode="max-autotune-no-cudagraphs")))
+        try:
+            made.append(_lane(name, model, fused))
+        except Exception as error:  # a contender that fails is a row of the table, not the end of the race
+            made.append(Lane(name, said=measuring.why(error)))
     return made
 
 
+def _lane(name: str, model: torch.nn.Module, fused: Callable[[], torch.nn.Module]) -> Lane:
+    if name == "ModelNew":
+        own = fused()
+        return Lane(name, own, own)
+    own = copy.deepcopy(model)
+    if name == "channels_last":
+        for p in own.parameters():
+            p.data = _channels_last(p.data)
+        return Lane(name, own, own, _channels_last)
+    if name == "eager":
+        return Lane(name, own, own)
+    mode = "max-autotune-no-cudagraphs" if name == "max_autotune" else None
+    return Lane(name, own, torch.compile(own, mode=mode))
+
+
 def forward(lane: Lane, inputs: list[Any]) -> Any:
+    assert lane.run is not None
     with torch.no_grad():
         return lane.run(*inputs)
 
 
 def training(lane: Lane, inputs: list[Any]) -> Any:
+    assert lane.run is not None
     out = lane.run(*inputs)
-    torch.stack([t.sum() for t in _tensors(out) if t.requires_grad]).sum().backward()
+    measuring.total(out).backward()
     return out
 
 
@@ -169,137 +126,213 @@ def race(problem: Problem, new: Path, arguments: argparse.Namespace, found: dict
     """All rows of one problem."""
     dtype = getattr(torch, arguments.dtype)
     model = problem.build(0).cuda().to(dtype)
-    module = import_file(new, "model_new_" + new.stem)
-    torch.manual_seed(0)
-    fused = module.ModelNew(*problem.init_inputs).cuda().to(dtype)
-    fused.load_state_dict(model.state_dict())
-    sets = []
-    for seed in range(3):
-        torch.manual_seed(seed)
-        with torch.device("cuda"):
-            sets.append([_placed(t, dtype) for t in problem.module.get_inputs()])
-    truth_model = copy.deepcopy(model).double()
-    with torch.no_grad():
-        truth = [t.double() for t in _tensors(truth_model(*[_wide(t) for t in sets[0]]))]
-        least = floor(sets[0], truth[0].to(dtype) if len(truth) == 1 else truth, model, found)
-    del truth_model
+
+    def fused() -> torch.nn.Module:
+        module = import_file(new, "model_new_" + new.stem)
+        torch.manual_seed(0)
+        made: torch.nn.Module = module.ModelNew(*problem.init_inputs).cuda().to(dtype)
+        made.load_state_dict(model.state_dict())
+        return made
+
+    shapes = measuring.scaled_shapes(problem, arguments.batch, arguments.spatial)
+    sets = [measuring.make_inputs(problem, shapes, seed, dtype) for seed in range(3)]
+    truth = _truth(model, sets[0])
+    rank = {len(s) for s in shapes if s}
     rows = []
     for what in arguments.what:
-        step = forward if what == "forward" else training
-        field_of_lanes = lanes(model, fused, arguments.contenders, sets[0])
-        for lane in field_of_lanes:
-            _warm_up(lane, step, sets)
-        flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
-        for sample in range(arguments.samples):
-            for lane in field_of_lanes:
-                if lane.said is not None:
-                    continue
-                inputs = _fresh(lane, sets[(sample + 1) % len(sets)], what)
-                flush.zero_()
-                torch.cuda.synchronize()
-                lane.times.append(_sample(functools.partial(step, lane, inputs)))
-                lane.model.zero_grad(set_to_none=True)
-        for lane in field_of_lanes:
-            if lane.said is None:
-                with torch.no_grad():
-                    got = _tensors(lane.run(*_fresh(lane, sets[0], "forward")))
-                    lane.error = max(_distance(g, t) for g, t in zip(got, truth, strict=True))
-                del got
-            rows.append(_row(problem, what, dtype, lane, least))
-            print(_line(rows[-1]), flush=True)
-        del field_of_lanes, flush
+        field_of_lanes = lanes(model, fused, arguments.contenders, rank)
+        _run(field_of_lanes, what, sets, truth, arguments.samples)
+        with torch.no_grad():
+            out = copy.deepcopy(model).to("meta")(
+                *[t.to("meta") if isinstance(t, torch.Tensor) else t for t in sets[0]]
+            )
+        work = measuring.least_work(sets[0], out, model, found, what == "training")
+        first = Row(problem.path.stem, what, arguments.dtype, "", measuring.sizes_text(shapes), None, None, None, None,
+                    work.milliseconds, None)  # fmt: skip
+        new_rows = [_row(first, lane, work) for lane in field_of_lanes]
+        new_rows = [_beside(r, new_rows) for r in new_rows]
+        rows += new_rows
+        for r in new_rows:
+            print(_line(r), flush=True)
+        del field_of_lanes
         torch.cuda.empty_cache()
     return rows
 
 
-def _placed(value: Any, dtype: torch.dtype) -> Any:
-    if not isinstance(value, torch.Tensor):
-        return value
-    return value.cuda().to(dtype) if value.is_floating_point() else value.cuda()
+def _truth(model: torch.nn.Module, inputs: list[Any]) -> list[torch.Tensor] | None:
+    """What float64 gives; None where it takes more memory than there is."""
+    try:
+        with torch.no_grad():
+            return [t.double() for t in measuring.tensors(copy.deepcopy(model).double()(*map(measuring.wide, inputs)))]
+    except torch.cuda.OutOfMemoryError:
+        torch.cuda.empty_cache()
+        print("  float64 runs out of memory: results are not compared", flush=True)
+        return None
 
 
-def _wide(value: Any) -> Any:
-    return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+def _run(
+    field_of_lanes: list[Lane], what: str, sets: list[list[Any]], truth: list[torch.Tensor] | None, samples: int
+) -> None:
+    """Warm up, then take turns; the last turn is on the inputs whose truth is known."""
+    step = forward if what == "forward" else training
+    for lane in field_of_lanes:
+        _warm_up(lane, step, sets[0], what)
+    flush = torch.empty(measuring.FLUSH_BYTES, dtype=torch.uint8, device="cuda")
+    for number in range(samples):
+        last = number == samples - 1
+        for lane in field_of_lanes:
+            if lane.said is not None:
+                continue
+            try:
+                inputs = _fresh(lane, sets[0 if last else (number + 1) % len(sets)], what)
+                flush.zero_()
+                torch.cuda.synchronize()
+                took, out = measuring.sample(functools.partial(step, lane, inputs))
+                lane.times.append(took)
+                if last and truth is not None:
+                    got = [t.detach() for t in measuring.tensors(out)]
+                    lane.error = max(measuring.distance(g, t) for g, t in zip(got, truth, strict=True))
+            except Exception as error:  # noqa: BLE001
+                _failed(lane, error)
+            out = got = inputs = None
+            if lane.model is not None:
+                lane.model.zero_grad(set_to_none=True)
 
 
 def _fresh(lane: Lane, inputs: list[Any], what: str) -> list[Any]:
     """The inputs as this contender wants them; for training as leaves of their own, without gradients yet."""
     made = [lane.prepare(t) if isinstance(t, torch.Tensor) else t for t in inputs]
-    if what == "forward":
-        return made
-    return [t.detach().requires_grad_() if isinstance(t, torch.Tensor) and t.is_floating_point() else t for t in made]
+    return made if what == "forward" else [measuring.leaf(t) for t in made]
 
 
-def _warm_up(lane: Lane, step: Callable[[Lane, list[Any]], Any], sets: list[list[Any]]) -> None:
+def _warm_up(lane: Lane, step: Callable[[Lane, list[Any]], Any], inputs: list[Any], what: str) -> None:
     start = time.perf_counter()
-    try:
-        for _ in range(3):
-            step(lane, _fresh(lane, sets[0], "forward" if step is forward else "training"))
-            lane.model.zero_grad(set_to_none=True)
-        torch.cuda.synchronize()
-    except Exception as error:  # a contender that fails is a row of the table, not the end of the race
-        lane.said = f"{type(error).__name__}: {str(error).splitlines()[0][:160]}"
-    print(f"  {lane.name} ready after {time.perf_counter() - start:.1f} s {lane.said or ''}", flush=True)
+    if lane.said is None:
+        try:
+            for _ in range(3):
+                step(lane, _fresh(lane, inputs, what))
+                assert lane.model is not None
+                lane.model.zero_grad(set_to_none=True)
+            torch.cuda.synchronize()
+        except Exception as error:  # noqa: BLE001
+            _failed(lane, error)
+    if lane.said is not None:
+        print(f"  {lane.name} FAILED, {what}: {lane.said}", flush=True)
+    else:
+        print(f"  {lane.name} ready after {time.perf_counter() - start:.1f} s", flush=True)
 
 
-def _distance(got: torch.Tensor, truth: torch.Tensor) -> float:
-    if not truth.is_floating_point():
-        return float((got != truth).any())
-    return float((got.double() - truth).norm() / truth.norm().clamp_min(1e-300))
+def _failed(lane: Lane, error: Exception) -> None:
+    """Say why, and let go of what it holds."""
+    lane.said, lane.times = measuring.why(error), []
+    lane.model = lane.run = None
+    error.__traceback__ = None
+    torch.cuda.empty_cache()
 
 
-def _row(problem: Problem, what: str, dtype: torch.dtype, lane: Lane, least: float) -> Row:
-    t = sorted(lane.times)
-    median, low, high = (statistics.median(t), t[len(t) // 10], t[-1 - len(t) // 10]) if t else (None, None, None)
-    name = str(dtype).removeprefix("torch.")
-    return Row(problem.path.stem, what, name, lane.name, median, low, high, lane.error, least, lane.said)
+# -- rows
+
+
+def _row(first: Row, lane: Lane, work: measuring.Work) -> Row:
+    row = replace(first, contender=lane.name, error=lane.error, note=lane.said)
+    if not lane.times:
+        return replace(row, note=lane.said or "not timed")
+    median, low, high = measuring.quantiles(lane.times)
+    return replace(
+        row, median=median, low=low, high=high, tflops=work.operations / median / 1e9, gbs=work.bytes / median / 1e6,
+        of_floor=work.milliseconds / median,
+    )  # fmt: skip
+
+
+def _beside(row: Row, rows: list[Row]) -> Row:
+    """With what can be said only beside the others: the ratio to the fastest of them, and whether it is right."""
+    others = [r.median for r in rows if r.median is not None and r.contender != row.contender]
+    ratio = row.median / min(others) if row.median is not None and others else None
+    eager = next((r.error for r in rows if r.contender == "eager"), None)
+    note = row.note
+    if row.error is not None and eager is not None and not row.error <= max(SLACK * eager, ULPS[row.dtype]):
+        note = f"WRONG: error {row.error:.2e}, eager's {eager:.2e}"
+    return replace(row, ratio=ratio, note=note)
 
 
 def _line(row: Row) -> str:
+    head = f"{row.problem[:52]:52} {row.sizes} {row.what:8} {row.dtype:8} {row.contender:13}"
     if row.median is None:
-        return f"{row.problem[:52]:52} {row.what:8} {row.dtype:8} {row.contender:13} {row.note}"
-    return (
-        f"{row.problem[:52]:52} {row.what:8} {row.dtype:8} {row.contender:13} {row.median:8.3f} "
-        f"({row.low:.3f} .. {row.high:.3f}) error {row.error:.2e}  floor {row.floor:.3f}"
-    )
+        return f"{head} FAILED: {row.note}"
+    parts = [f"{head} {row.median:8.3f} ms ({row.low:.3f} .. {row.high:.3f})"]
+    if row.ratio is not None:
+        parts.append(f"{row.ratio:.2f} of the best other")
+    parts.append(f"{row.tflops:.1f} TFLOP/s, {row.gbs:.0f} GB/s, floor {row.floor:.3f} ms, {row.of_floor:.0%} reached")
+    parts.append(f"error {row.error:.2e}" if row.error is not None else "not compared")
+    return "  ".join([*parts, *([row.note] if row.note else [])])
 
 
-def main() -> int:
+def append(path: Path, rows: list[Row], told: dict[str, Any]) -> None:
+    """Rows for a table that is kept, each with where and when it was measured."""
+    lines = [{**told, **asdict(r)} for r in rows]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = not path.exists() or path.stat().st_size == 0
+    names = list(lines[0]) if fresh else next(csv.reader([path.read_text().splitlines()[0]]))
+    with path.open("a", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, names, extrasaction="ignore")
+        if fresh:
+            writer.writeheader()
+        for line in lines:
+            writer.writerow({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in line.items()})
+
+
+def positive(kind: Callable[[str], Any]) -> Callable[[str], Any]:
+    def parse(text: str) -> Any:
+        value = kind(text)
+        if not value > 0:
+            raise argparse.ArgumentTypeError(f"{text} is not positive")
+        return value
+
+    return parse
+
+
+def arguments_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", type=Path, help="REF NEW [REF NEW ...]")
     usual = [n for n in CONTENDERS if n != "max_autotune"]
     parser.add_argument("--contenders", nargs="+", choices=CONTENDERS, default=usual)
     parser.add_argument("--what", nargs="+", choices=["forward", "training"], default=["forward", "training"])
     parser.add_argument("--dtype", choices=["float32", "float16", "bfloat16"], default="float32")
-    parser.add_argument("--samples", type=int, default=20)
+    parser.add_argument("--samples", type=positive(int), default=20)
+    parser.add_argument("--batch", type=positive(int), help="another batch size [default: as get_inputs() has it]")
+    parser.add_argument("--spatial", type=positive(float), default=1.0, help="factor for the sizes of images")
     parser.add_argument("--json", type=Path, help="also write the rows, the ceilings and the environment here")
+    parser.add_argument("--table", type=Path, nargs="?", const=TABLE, help=f"append rows here [{TABLE.name}]")
+    return parser
+
+
+def main() -> int:
+    parser = arguments_parser()
     arguments = parser.parse_args()
     if len(arguments.files) % 2:
         parser.error("files come in pairs: REF NEW [REF NEW ...]")
     if not torch.cuda.is_available():
         parser.error("a race needs a GPU, and torch finds none")
-    found = ceilings()
-    rates = ", ".join(f"{name} {rate:.0f}" for name, rate in found.items())
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; GB/s and TFLOP/s: {rates}", flush=True)
+    found = measuring.ceilings()
+    print(measuring.ceilings_text(found), flush=True)
+    told = measuring.environment()
     rows: list[Row] = []
     for reference, new in zip(arguments.files[::2], arguments.files[1::2], strict=True):
-        problem = load_problem(reference)
-        rows += race(problem, new, arguments, found)
+        new_rows = race(load_problem(reference), new, arguments, found)
+        rows += new_rows
         torch.cuda.empty_cache()
         torch.compiler.reset()
         if arguments.json:
-            told = {**environment(), "ceilings": found, "rows": [asdict(r) for r in rows]}
-            arguments.json.write_text(json.dumps(told, indent=1))
-    return 0
-
-
-def environment() -> dict[str, str | None]:
-    return {
-        "gpu": torch.cuda.get_device_name(),
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
-    }
+            document = {**told, "ceilings": found, "rows": [asdict(r) for r in rows]}
+            arguments.json.write_text(json.dumps(document, indent=1))
+        if arguments.table:
+            append(arguments.table, new_rows, told)
+    bad = [r for r in rows if r.note]
+    if bad:
+        print("failed or wrong:")
+    for r in bad:
+        print(f"  {r.problem} {r.sizes} {r.what} {r.contender}: {r.note}")
+    return 1 if any("WRONG" in (r.note or "") or r.contender == "ModelNew" for r in bad) else 0
 
 
 if __name__ == "__main__":

@@ -58,6 +58,11 @@ def fuse(
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="refuse if any operator would stay torch's")] = False,
     forward_only: Annotated[bool, typer.Option("--forward-only", help="inference only: no backward kernels")] = False,
+    tune: Annotated[
+        bool | None,
+        typer.Option("--tune/--no-tune", help="time alternatives on the GPU [default: if there is one]"),
+    ] = None,
+    tune_budget: Annotated[float, typer.Option(metavar="SECONDS", help="for tuning, the proof not counted")] = 120.0,
     force: Annotated[bool, typer.Option("--force", help="overwrite a file that crucible did not write")] = False,
     no_prove: Annotated[bool, typer.Option("--no-prove", help="write the file and stop there")] = False,
     device: Annotated[
@@ -83,6 +88,7 @@ def fuse(
       crucible fuse model.py -o fast.py --strict   refuses if torch keeps any of the work
       crucible fuse model.py --dtype float16 --forward-only --device sim
       crucible fuse model.py --explain --gpu a100  with the least times of another GPU
+      crucible fuse model.py --tune --tune-budget 300   on a GPU: the fastest of many that is proven
 
     Exit code: 0 written and proven (or --no-prove), 1 written but refuted, 2 could not.
     """
@@ -120,8 +126,9 @@ def fuse(
             try:
                 made = fuse_file(
                     model, output, engine=engine, precision=precision, dtype=dtype, strict=strict, gpu=gpu,
-                    forward_only=forward_only, force=force, prove=not no_prove, planned=planned,
-                    progress=progress.say, **proof_options,
+                    forward_only=forward_only, force=force, prove=not no_prove, tune=tune,
+                    tune_budget=tune_budget, planned=planned, progress=progress.say, gauge=progress.gauge,
+                    **proof_options,
                 )  # fmt: skip
             except CaptureError as error:
                 raise complain(f"{model.name}: {error}") from None

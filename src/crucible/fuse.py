@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.utils._pytree as pytree
@@ -31,7 +31,11 @@ from crucible.graph.rewrites import run_all
 from crucible.plan.lower import Unsupported, lower
 from crucible.plan.schedule import Plan, schedule
 from crucible.plan.stages import Call, Stage
+from crucible.plan.ways import Choices
 from crucible.problem import Problem, ProblemError, error_line, load_problem
+
+if TYPE_CHECKING:
+    from crucible.tune.result import Tuning
 
 Progress = Callable[[str], None]
 # Layers of torch's that compute something else when they are not training.
@@ -58,6 +62,10 @@ class FuseOptions:
     dtypes: tuple[str, ...] = DTYPES  # element types that the file takes
     forward_only: bool = False
     strict: bool = False
+    # For ``fuse_file``, which measures alternatives on a GPU: None is yes where there is one. Planning takes no notice.
+    tune: bool | None = None
+    tune_budget: float = 120.0  # seconds
+    choices: Choices = Choices()  # of tiles, in place of the cost model's
 
     def __post_init__(self) -> None:
         for word, value, known in (("engine", self.engine, ENGINES), ("precision", self.precision, PRECISIONS)):
@@ -66,6 +74,8 @@ class FuseOptions:
         if not self.dtypes or set(self.dtypes) - set(DTYPES):
             wrong = ", ".join(sorted(set(self.dtypes) - set(DTYPES))) or "none"
             raise FuseError(f"element types {wrong}: choose among {', '.join(DTYPES)}")
+        if not 0 < self.tune_budget < float("inf"):
+            raise FuseError(f"a budget of {self.tune_budget:g} seconds for tuning: it must be positive and finite")
 
     @property
     def chosen_engine(self) -> str:
@@ -83,6 +93,7 @@ class Fused:
     element: str = "float32"  # the Model's own type, or the first of those asked for: figures are for this one
     options: FuseOptions = field(default_factory=FuseOptions)
     request: Request | None = None
+    tuning: Tuning | None = None  # what was measured on the way to it
 
     @property
     def unfused(self) -> list[tuple[str, str]]:
@@ -245,7 +256,7 @@ def _planned(graph: Graph, name: str, options: FuseOptions, joint: Joint) -> Mod
     roles = [(_identifier(graph, n.name), graph.sources[n.name].kind) for n in graph.placeholders]
     roles += [(f"d_output{i}" if len(joint.tangible) > 1 else "d_output", "tangent") for i in joint.tangible]
     program = lower(joint, _unique(roles), _element(graph))
-    plan = schedule(program, options.chosen_engine)
+    plan = schedule(program, options.chosen_engine, options.choices)
     functors = {s.name: functor(s, program.buffers, _comment(s)) for s in plan.stages if not isinstance(s, Call)}
     arguments = [b for b in program.buffers.values() if b.role in ("parameter", "buffer", "input", "constant")]
     return Mode(name, graph, joint, plan, functors, {}, arguments)

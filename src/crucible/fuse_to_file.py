@@ -15,6 +15,8 @@ from crucible.plan.gpus import Gpu, chosen
 from crucible.problem import check_path
 from crucible.report.explain import Explanation, explain, explain_text
 from crucible.report.sentence import UNDER_WAY, proof_sentence
+from crucible.tune import run as tune_run
+from crucible.tune.run import Gauge
 
 if TYPE_CHECKING:
     from crucible.prove.proof import Proof
@@ -68,43 +70,60 @@ class FusedFile:
 def fuse_file(
     path: str | Path, output: str | Path | None = None, *, engine: str = "auto", precision: str = "torch",
     dtype: str | Sequence[str] | None = None, strict: bool = False, forward_only: bool = False, force: bool = False,
-    prove: bool = True, gpu: str | None = None, planned: Callable[[FusedFile], None] | None = None,
-    progress: Say = lambda step, text: None, **proof_options: Any,
+    prove: bool = True, gpu: str | None = None, tune: bool | None = None, tune_budget: float = 120.0,
+    planned: Callable[[FusedFile], None] | None = None, progress: Say = lambda step, text: None,
+    gauge: Gauge | None = None, **proof_options: Any,
 ) -> FusedFile:  # fmt: skip
     """Write the ModelNew of ``path`` to ``output`` (by default NAME_new.py beside it) and prove it.
 
-    ``proof_options`` are those of ``crucible.prove``; ``planned`` is called once the file is there and before it is
-    proven. Raises FuseError, CaptureError or ProblemError where no file can be made, ValueError for a senseless option.
+    ``tune`` measures alternatives on the GPU of this machine for ``tune_budget`` seconds and takes the fastest that is
+    proven; by default it does so where there is a GPU. ``proof_options`` are those of ``crucible.prove``; ``planned``
+    is called once the file is there and before it is proven. Raises FuseError, CaptureError or ProblemError where no
+    file can be made, ValueError for a senseless option.
     """
     dtypes = [] if dtype is None else dtype.split(",") if isinstance(dtype, str) else list(dtype)
     dtypes = [d.strip().removeprefix("torch.") for d in dtypes]
-    options = FuseOptions(engine, precision, tuple(dtypes) or DTYPES, forward_only, strict)
+    options = FuseOptions(engine, precision, tuple(dtypes) or DTYPES, forward_only, strict, tune, tune_budget)
     target = chosen(gpu)
+    tuning = tune_run.wanted(options, proof_options.get("device"))
     if prove:
         _check_proof_options(strict, forward_only, precision, dtypes, proof_options)
     source = check_path(Path(path), "the Model's file")
     destination = output_path(Path(path), output, force)
     fused = fuse_problem(source, options, lambda step: progress(step, ""))
-    fused = fused.with_proof(UNDER_WAY if prove else proof_sentence([]))
-    write_atomically(destination, fused.text)
-    made = FusedFile(destination, fused, target)
-    if planned is not None:
-        planned(made)
-    if not prove:
-        return made
-    from crucible.prove.run import prove as run
+    fused = tune_run.with_shipped(source, fused, target)
+    tuned = None
+    if tuning:
+        tuned = tune_run.tune(source, fused, gauge or (lambda step, spent, total, text: progress(step, text)))
+        fused = tuned.fused
 
-    for each in dtypes or [None]:  # type: ignore[list-item]
-        proof = run(
+    def run(each: str | None) -> Proof:
+        from crucible.prove.run import prove
+
+        return prove(
             path, destination, progress=progress, dtype=each, strict=strict, forward_only=forward_only,
             precision=_proof_precision(precision), **proof_options,
         )  # fmt: skip
-        made.proofs.append(proof)
-        if not proof.ok:
-            break
-    made.fused = fused.with_proof(proof_sentence(made.proofs))
-    write_atomically(destination, made.fused.text)
-    return made
+
+    while True:
+        fused = fused.with_proof(UNDER_WAY if prove else proof_sentence([]))
+        write_atomically(destination, fused.text)
+        made = FusedFile(destination, fused, target)
+        if planned is not None:
+            planned(made)
+        if not prove:
+            return made
+        for each in dtypes or [None]:  # type: ignore[list-item]
+            made.proofs.append(run(each))
+            if not made.proofs[-1].ok:
+                break
+        made.fused = fused.with_proof(proof_sentence(made.proofs))
+        write_atomically(destination, made.fused.text)
+        last = made.proofs[-1]
+        if tuned is None or last.verdict != "refuted" or not tuned.refute(last.reason.message if last.reason else ""):
+            return made
+        progress("tuning", f"refuted; the next fastest is {tuned.tuning.winner}")
+        fused = tuned.fused
 
 
 def _proof_precision(precision: str) -> str:

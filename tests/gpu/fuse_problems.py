@@ -68,7 +68,8 @@ def main() -> int:
 
         def fuse(p: Path) -> tuple[Path, int, str, float]:
             target = str(arguments.fused / p.name)
-            return p, *crucible("fuse", str(p), "-o", target, "--strict", "--no-prove", "--device", "cuda", limit=200)
+            options = ["--strict", "--no-prove", "--no-tune", "--device", "cuda"]
+            return p, *crucible("fuse", str(p), "-o", target, *options, limit=200)
 
         for p, code, said, seconds in pool.map(fuse, missing):
             print(f"fuse {p.stem}: exit {code}, {seconds:.1f} s", flush=True)

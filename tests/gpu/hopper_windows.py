@@ -151,7 +151,8 @@ def main() -> int:
     parser.add_argument("--built", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.built:
-        return 0 if all([measure(f, arguments.samples, arguments.backward) for f in arguments.files]) else 1
+        wrong = [f for f in arguments.files if not measure(f, arguments.samples, arguments.backward)]
+        return 1 if wrong else 0
     bad = 0
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
         base = Path(folder)

@@ -205,18 +205,30 @@ def choose_box(
 
     Hopper's kernels have a box of their own. ``direct``: the input is memory as it is.
     """
+    boxes = ranked_boxes(form, extents, rows, channels)
+    if not boxes:
+        return None
+    pairs = ranked_pairs(form, extents, rows, channels, samples, direct=direct)
+    return WindowTile(rows_for(rows), words_for(form.taps), boxes[0], pairs[0] if pairs else None)
+
+
+def ranked_boxes(form: Form, extents: Sequence[int], rows: int, channels: int) -> list[tuple[int, ...]]:
+    """All boxes of kernels/window.cuh whose halo fits, the fastest first."""
     height, words = rows_for(rows), words_for(form.taps)
     fitting = [b for b in _boxes(extents, BN) if shared_bytes(form, b, height, words) <= SHARED_LIMIT]
-    if not fitting:
-        return None
-    box = min(fitting, key=lambda b: _cost(form, b, extents, height, channels))
-    pairs: list[tuple[float, PairTile]] = []
-    if rows >= PAIR_LEAST and form.taps <= PAIR_TAPS:
-        pairs = [p for b in _boxes(extents, COLUMNS) for p in _pairs(form, b, extents, channels, samples)]
-        if direct:
-            pairs += _strips(form, extents, rows, channels, samples)
-    pair = min(pairs, key=lambda p: p[0])[1] if pairs else None
-    return WindowTile(height, words, box, pair)
+    return sorted(fitting, key=lambda b: _cost(form, b, extents, height, channels))
+
+
+def ranked_pairs(
+    form: Form, extents: Sequence[int], rows: int, channels: int, samples: int = 1, *, direct: bool = False
+) -> list[PairTile]:
+    """All ways to take boxes on Hopper, the fastest first; none for few rows or many taps."""
+    if rows < PAIR_LEAST or form.taps > PAIR_TAPS:
+        return []
+    pairs = [p for b in _boxes(extents, COLUMNS) for p in _pairs(form, b, extents, channels, samples)]
+    if direct:
+        pairs += _strips(form, extents, rows, channels, samples)
+    return [pair for _, pair in sorted(pairs, key=lambda p: p[0])]
 
 
 def _cost(form: Form, box: Sequence[int], extents: Sequence[int], height: int, channels: int) -> float:
@@ -310,7 +322,7 @@ def _pair_cost(joint: Joint, pair: PairTile, extents: Sequence[int], channels: i
     two = pair.join >= 0
     count = prod(-(-e // b) for e, b in zip(extents, joint.both))
     if pair.join == SAMPLES:
-        count *= -(-samples // 2) / samples
+        count = count * -(-samples // 2) / samples
     halo, pixels = form.halo(joint.both), prod(box) * (2 if two else 1)
     multiply = chunks * form.taps * joint.columns * (1.0 if two else 0.5)
     # Producers without a pixel wait for those that have one.
@@ -365,17 +377,25 @@ def _strips(
 
 def choose_gradient(form: Form, extents: Sequence[int], rows: int, channels: int, other: Tile) -> GradientTile | None:
     """How the gradient of a weight is computed on boxes; none where the window has too many taps or no halo fits."""
+    ranked = ranked_gradients(form, extents, rows, channels, other)
+    return ranked[0] if ranked else None
+
+
+def ranked_gradients(
+    form: Form, extents: Sequence[int], rows: int, channels: int, other: Tile
+) -> list[GradientTile]:
+    """All ways to compute the gradient of a weight on boxes, the fastest first."""
     taps = form.taps
     groups = -(-taps // UNITS)
     if groups > 6:
-        return None
+        return []
     taps_each = -(-taps // groups)
     each = max(1, min(UNITS // taps_each, -(-channels // 8)))
     blocks = 2 if rows > 16 else 1
     warps_m = 2 if rows > 32 and groups == 1 else 1
     channel_groups = 2 if groups <= 3 and channels > each * 8 else 1
     warps_k = max(1, 4 // (warps_m * groups * channel_groups))
-    best: tuple[float, GradientTile] | None = None
+    found: list[tuple[float, GradientTile]] = []
     for box in _boxes(extents[:-1], 16):
         for last in range(8, 129, 8):
             if prod(box) * last > 128 or last >= extents[-1] + 8:
@@ -391,10 +411,8 @@ def choose_gradient(form: Form, extents: Sequence[int], rows: int, channels: int
             # Threads that have no pixel wait for those that have.
             plain, under = (_dealt(n, tile.threads) for n in (prod(tile.box), prod(halo)))
             words = tile.rows * plain * (1 + 8 / last) + tile.channels * under * (1 + 8 / halo[-1])
-            cost = count * (products + FETCH / 8 * words + BOX)
-            if best is None or cost < best[0]:
-                best = cost, tile
-    return None if best is None else best[1]
+            found.append((count * (products + FETCH / 8 * words + BOX), tile))
+    return [tile for _, tile in sorted(found, key=lambda f: f[0])]
 
 
 def _boxes(extents: Sequence[int], room: int) -> Iterator[tuple[int, ...]]:

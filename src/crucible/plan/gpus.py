@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+
+from crucible.plan.ways import Choices
 
 
 @dataclass(frozen=True)
@@ -89,3 +95,18 @@ def present() -> Gpu | None:
 def chosen(name: str | None) -> Gpu:
     """The GPU that was asked for, else the one present, else the default."""
     return find(name) if name else present() or find(DEFAULT)
+
+
+@functools.cache
+def _shipped() -> tuple[dict[str, str], ...]:
+    return tuple(json.loads(Path(__file__).with_name("tuned.json").read_text(encoding="utf-8"))["rows"])
+
+
+def tuned(gpu: Gpu, element: str, grades: Mapping[str, str]) -> Choices:
+    """Ways that were measured to be the fastest on a known GPU, as shipped in tuned.json.
+
+    A row has ``gpu``, ``element``, ``rule``, ``grade``, ``site`` and ``way`` (plan/ways.py).
+    """
+    kinds = {(gpu.name, element, rule, grade) for rule, grade in grades.items()}
+    rows = [r for r in _shipped() if (r["gpu"], r["element"], r["rule"], r["grade"]) in kinds]
+    return Choices(tuple(sorted((r["site"], r["way"]) for r in rows)))

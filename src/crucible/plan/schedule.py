@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from math import prod
 
-from crucible.plan.boxes import GradientTile, WindowTile, choose_box, choose_gradient
+from crucible.plan.boxes import GradientTile, WindowTile
 from crucible.plan.index import ONE, ZERO, Atom, Int, Quotient, Var, of_atom, product, size
 from crucible.plan.program import (
     Buffer,
@@ -29,16 +30,13 @@ from crucible.plan.program import (
     unflat,
 )
 from crucible.plan.stages import Call, Contraction, Map, Pass, Row, Stage, Statistics, Store
-from crucible.plan.tiles import PROCESSORS, choose, packing_pays
 from crucible.plan.value import Load, Local, Result, Value, replace, walk
 from crucible.plan.walks import LAUNCH, Access, across_rows, arrange, traffic
+from crucible.plan.ways import Choices, Site, best
 
 # A walk with fewer rows than this leaves most of a GPU idle: long ones are split, and little else is hung on them.
 FEW_ROWS = 256
 LONG_ROW = 4096
-# A contraction with fewer tiles than this and a depth of at least DEEP is split along its depth.
-FEW_TILES = 128
-DEEP = 1024
 # The type that results are kept in, by kind, and the element type that bytes are counted for.
 HOMES = {"f": "accum", "l": "int64", "b": "bool"}
 ELEMENT = "float32"
@@ -74,9 +72,10 @@ class _Seen:
 
 
 class Scheduler:
-    def __init__(self, program: Program, engine: str) -> None:
+    def __init__(self, program: Program, engine: str, choices: Choices) -> None:
         self.program = program
         self.engine = engine
+        self.choices = choices
         self.stages: list[Stage] = []
         self.made_by: dict[str, int] = {}  # buffer name, or operation name, to the stage that makes it
         self.homes: dict[str, Buffer] = {}  # "operation/part" to the buffer its results are kept in
@@ -165,42 +164,23 @@ class Scheduler:
     # -- contractions
 
     def _contract(self, c: Contract, seen: _Seen) -> None:
-        rows, cols, depth = (self.program.hint(v.extent) for v in (c.rows, c.cols, c.depth))
-        batches = 1
-        for v in c.batch:
-            batches *= self.program.hint(v.extent)
-        tile = choose(self.engine, "float32", "tf32" if c.rule == "conv" else "fp32", rows, cols, depth, batches)
-        blocks = -(-rows // tile.rows) * -(-cols // tile.cols) * batches
-        splits = min(-(-2 * FEW_TILES // blocks), depth // 256) if blocks < FEW_TILES and depth >= DEEP else 1
-        parts = c.depth.extent // 256
+        site = self._site(c)
+        way = self.choices.way(site) or best(site)
         a, b = seen.values
-        stage = Contraction(self._name("contract"), c, a, b, tile, nodes=[c.node])
+        stage = Contraction(self._name("contract"), c, a, b, way.tile, packed=way.packed, site=site, nodes=[c.node])
         s = c.sliding
-        if self.engine == "mma" and s is not None:
-            extents = [self.program.hint(e) for e in s.extents]
-            channels = self.program.hint(s.channel.extent)
-            if s.plain is not None:
-                gradient = choose_gradient(s.form, extents, rows, channels, tile)
-                if gradient is not None:
-                    stage.tile, stage.source, stage.plain = gradient, s.source(), s.plain()
-                    parts = _boxes(stage)
-                    blocks = -(-rows // gradient.rows) * -(-channels // gradient.channels) * batches
-                    splits = min(-(-2 * PROCESSORS // blocks), self.program.hint(parts))
-                    stage.splits = self._size(
-                        f"{c.name}_splits", f"max(1, min({splits}, {parts.python()})) * {gradient.warps_k}",
-                        splits * gradient.warps_k,
-                    )  # fmt: skip
-                    splits = 1
-            elif splits == 1:
-                samples = self.program.hint(c.batch[0].extent) if len(c.batch) > 1 else 1
-                source = s.source()
-                direct = isinstance(source, Load) and self._in_lines(source, s)
-                box = choose_box(s.form, extents, rows, channels, samples, direct=direct)
-                if box is not None:
-                    stage.tile, stage.source = box, source
-        if splits > 1:
-            stage.splits = self._size(f"{c.name}_splits", f"max(1, min({splits}, {parts.python()}))", splits)
-        stage.packed = c.rule == "matmul" and stage.splits == 1 and packing_pays(tile, rows, cols, depth, batches)
+        if isinstance(way.tile, GradientTile):
+            assert s is not None and s.plain is not None
+            stage.source, stage.plain = s.source(), s.plain()
+            each = way.tile.warps_k  # partial sums of a block
+            text = f"max(1, min({way.splits}, {_boxes(stage).python()})) * {each}"
+            stage.splits = self._size(f"{c.name}_splits", text, way.splits * each)
+        elif isinstance(way.tile, WindowTile):
+            assert s is not None
+            stage.source = s.source()
+        elif way.splits > 1:
+            parts = (c.depth.extent // 256).python()
+            stage.splits = self._size(f"{c.name}_splits", f"max(1, min({way.splits}, {parts}))", way.splits)
         at = self._add(stage)
         if stage.splits == 1:
             self.made_by[c.name] = at
@@ -227,6 +207,22 @@ class Scheduler:
             return False
         pixel, channel = load.index.slope(s.position[-1]), load.index.slope(s.channel)
         return pixel is not None and pixel.constant == 1 and channel is not None
+
+    def _site(self, c: Contract) -> Site:
+        hint = self.program.hint
+        rows, cols, depth = (hint(v.extent) for v in (c.rows, c.cols, c.depth))
+        batches = prod(hint(v.extent) for v in c.batch)
+        s = c.sliding
+        if s is None:
+            return Site(self.engine, c.rule, rows, cols, depth, batches)
+        extents = tuple(hint(e) for e in s.extents)
+        channels = hint(s.channel.extent)
+        samples = hint(c.batch[0].extent) if len(c.batch) > 1 else 1
+        source = s.source() if s.plain is None else None
+        return Site(
+            self.engine, c.rule, rows, cols, depth, batches, s.form, extents, channels, samples,
+            direct=isinstance(source, Load) and self._in_lines(source, s), gradient=s.plain is not None,
+        )  # fmt: skip
 
     def _tiles(self, stage: Contraction) -> Int:
         """Into how many tiles the columns of a contraction are cut."""
@@ -750,9 +746,9 @@ def _needed(seen: list[_Seen], roots: set[str]) -> set[int]:
     return needed
 
 
-def schedule(program: Program, engine: str) -> Plan:
+def schedule(program: Program, engine: str, choices: Choices | None = None) -> Plan:
     """The stages of a program. ``engine`` is how contractions are computed: ``simt`` or ``mma``."""
-    plan = Scheduler(program, engine).run()
+    plan = Scheduler(program, engine, choices or Choices()).run()
     have = {b.name for b in program.buffers.values() if b.role != "made" and b.role != "tangent"}
     have |= _written(plan.forward_stages)
     plan.saved = sorted(_read(plan.backward_stages) & have)

@@ -9,6 +9,7 @@ from crucible.plan.index import ONE, Int, Var
 from crucible.plan.program import Buffer, Contract, Extern, Index, Reduce
 from crucible.plan.tiles import Tile
 from crucible.plan.value import Value
+from crucible.plan.ways import Site
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,7 @@ class Contraction:
     statistics: Statistics | None = None
     splits: Int = ONE
     packed: bool = False  # on Hopper, for its own instructions (kernels/contract_wgmma.cuh)
+    site: Site | None = None  # what the tile was chosen for
     nodes: list[str] = field(default_factory=list)
 
 

@@ -148,6 +148,14 @@ def choose(
     engine: str, dtype: str, grade: str, rows: int, cols: int, depth: int, batches: int = 1
 ) -> SimtTile | MmaTile:
     """The tile that should take the least time for these (typical) sizes. ``engine`` is "simt" or "mma"."""
+    return ranked(engine, dtype, grade, rows, cols, depth, batches)[0]
+
+
+def ranked(
+    engine: str, dtype: str, grade: str, rows: int, cols: int, depth: int, batches: int = 1
+) -> list[SimtTile | MmaTile]:
+    """All tiles of an engine, the fastest first."""
+    del grade  # so far all the same
     if dtype not in DTYPES or engine not in ("simt", "mma"):
         raise ValueError(f"no engine {engine!r} for {dtype!r}")
     table: tuple[tuple[Tile, float], ...]
@@ -162,4 +170,4 @@ def choose(
         steps = -(-depth // tile.depth) * tile.depth
         return -(-blocks // PROCESSORS) * tile.rows * tile.cols * max(steps, 1) / speed
 
-    return min(table, key=cost)[0]
+    return [tile for tile, _ in sorted(table, key=cost)]

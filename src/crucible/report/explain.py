@@ -15,6 +15,8 @@ from crucible.plan.gpus import Gpu
 from crucible.plan.program import Program
 from crucible.plan.schedule import Plan
 from crucible.plan.stages import Call, Contraction, Map, Row, Stage
+from crucible.report import tuning
+from crucible.tune.result import Tuning
 
 SCHEMA = 1
 KINDS = {Contraction: "contraction", Row: "walk", Map: "map", Call: "torch"}
@@ -111,6 +113,7 @@ class Explanation:
     unfused: tuple[tuple[str, str], ...]
     rewrites: tuple[str, ...]
     modes: tuple[str, ...] = field(default_factory=tuple)
+    tuning: Tuning | None = None  # what was measured, where anything was
 
     def to_json(self) -> dict[str, Any]:
         """A document with plain types only; ``schema`` counts up when a key changes its meaning."""
@@ -137,6 +140,7 @@ class Explanation:
             ],
             "unfused": [{"operator": name, "reason": reason} for name, reason in self.unfused],
             "rewrites": list(self.rewrites),
+            "tuning": self.tuning.to_json() if self.tuning is not None else None,
         }
 
 
@@ -154,6 +158,7 @@ def explain(fused: Fused, gpu: Gpu) -> Explanation:
     return Explanation(
         fused.name, fused.element, fused.options.chosen_engine, fused.options.precision, gpu, tuple(inputs),
         tuple(passes), tuple(fused.unfused), tuple(fused.rewrites), tuple(m.name for m in fused.modes),
+        fused.tuning,
     )  # fmt: skip
 
 
@@ -276,6 +281,10 @@ def explain_text(fused: Fused, gpu: Gpu) -> str:
     lines += ["", "rewrites:" if e.rewrites else "rewrites: none"]
     for sentence in e.rewrites:
         lines += _wrapped("  ", sentence)
+    if e.tuning is not None:
+        lines += ["", *_wrapped("tuned: ", tuning.sentence(e.tuning))]
+        for line in tuning.lines(e.tuning):
+            lines += _wrapped("  ", line)
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 

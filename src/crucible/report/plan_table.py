@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from crucible.report import tuning
 from crucible.report.explain import (
     Explanation,
     Kernel,
@@ -32,6 +33,8 @@ def show_summary(e: Explanation, console: Console) -> None:
     table.add_row("speed of light", escape(f"{e.gpu.title}, {sizes}"))
     table.add_row("left to torch", escape("; ".join(name for name, _ in e.unfused) or "nothing"))
     table.add_row("rewrites", escape(f"{len(e.rewrites)}" if e.rewrites else "none"))
+    if e.tuning is not None:
+        table.add_row("tuned", escape(tuning.sentence(e.tuning)))
     console.print(table, highlight=False)
 
 
@@ -47,6 +50,10 @@ def show_plan(e: Explanation, console: Console) -> None:
         console.print()
     _listed(console, "not fused", [f"{name}: {reason}" for name, reason in e.unfused])
     _listed(console, "rewrites", list(e.rewrites))
+    if e.tuning is not None:
+        console.print(f"[bold]tuned[/]: {escape(tuning.sentence(e.tuning))}", highlight=False)
+        for line in tuning.lines(e.tuning):
+            console.print(f"  {escape(line)}", highlight=False)
     small = [f"{title(p, len(e.modes))} {k.name}, {least(k.seconds)}" for p in e.passes for k in p.small
              if p.direction != "inference"]  # fmt: skip
     if small:

@@ -6,7 +6,9 @@ import contextlib
 import time
 
 from rich.console import Console
+from rich.progress_bar import ProgressBar
 from rich.status import Status
+from rich.table import Table
 
 
 class Progress:
@@ -37,4 +39,15 @@ class Progress:
                 markup=False,
                 highlight=False,
             )
+        self.last = check
+
+    def gauge(self, check: str, spent: float, total: float, text: str) -> None:
+        """The same for a step with a budget of seconds, with a bar on a terminal."""
+        spent = min(spent, total)
+        if self._status is None:
+            self.say(f"{check}, {text}", f"{spent:.0f} of {total:.0f} s")
+            return
+        row = Table.grid(padding=(0, 1))
+        row.add_row(check, ProgressBar(total=total, completed=spent, width=30), f"{spent:.0f} of {total:.0f} s", text)
+        self._status.update(row)
         self.last = check

@@ -1,0 +1,195 @@
+"""Ways to compute a contraction: what the cost model would take, what else could be tried, and choices among them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+
+from crucible.plan import tiles
+from crucible.plan.boxes import (
+    Form,
+    GradientTile,
+    PairTile,
+    WindowTile,
+    choose_box,
+    ranked_boxes,
+    ranked_gradients,
+    ranked_pairs,
+)
+from crucible.plan.tiles import PROCESSORS, MmaTile, Tile, packing_pays
+
+# A contraction with fewer tiles than this and a depth of at least DEEP is split along its depth.
+FEW_TILES = 128
+DEEP = 1024
+TRIED = 4  # ways of one kind that are worth a measurement
+KNOWN = 16  # ways of one kind that a choice may name
+
+
+@dataclass(frozen=True)
+class Site:
+    """A contraction by all that its best way depends on, at the sizes of the Problem."""
+
+    engine: str  # "mma" or "simt"
+    rule: str  # "conv" or "matmul"
+    rows: int
+    cols: int
+    depth: int
+    batches: int
+    form: Form | None = None  # of a window, where it is one
+    extents: tuple[int, ...] = ()  # of the output
+    channels: int = 0
+    samples: int = 1  # that are not pixels
+    direct: bool = False  # lines of the input are lines of memory
+    gradient: bool = False  # by the weight of a window
+
+    @property
+    def text(self) -> str:
+        """The same for the same shape class, and for no other."""
+        sizes = f"{self.engine} {self.rule} {self.rows}x{self.cols}x{self.depth} batches {self.batches}"
+        f = self.form
+        if f is None:
+            return sizes
+        parts = {"kernel": f.kernel, "stride": f.stride, "dilation": f.dilation, "shift": f.shift, "of": self.extents}
+        listed = " ".join(f"{name} {_times(values)}" for name, values in parts.items())
+        words = " flipped" * f.flipped + " direct" * self.direct + " gradient" * self.gradient
+        return f"{sizes} channels {self.channels} samples {self.samples} {listed}{words}"
+
+
+@dataclass(frozen=True)
+class Way:
+    """A tile and what goes with it."""
+
+    tile: Tile | WindowTile | GradientTile
+    splits: int = 1  # of the depth, at most
+    packed: bool = False  # on Hopper, for its own instructions
+
+    @property
+    def label(self) -> str:
+        t = self.tile
+        if isinstance(t, GradientTile):
+            text = f"gradient box {_times(t.box)}"
+        elif isinstance(t, WindowTile):
+            text = f"box {_times(t.box)}" + (f", on Hopper {_pair(t.pair)}" if t.pair is not None else "")
+        else:
+            text = f"{'mma' if isinstance(t, MmaTile) else 'simt'} tile {t.rows}x{t.cols}x{t.depth}"
+        return text + (f", depth in {self.splits}" if self.splits > 1 else "") + ", packed" * self.packed
+
+
+def _times(values: Iterable[int]) -> str:
+    return "x".join(map(str, values))
+
+
+def _pair(pair: PairTile) -> str:
+    words = " in strips" if pair.landings else ""
+    return f"{_times(pair.box)}{words}" + (f" twice along {pair.join}" if pair.join >= 0 else "")
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Ways to prefer to the cost model's: the label of one for the text of a site. Empty: the cost model's alone."""
+
+    picks: tuple[tuple[str, str], ...] = ()
+
+    def label(self, site: Site) -> str | None:
+        return dict(self.picks).get(site.text)
+
+    def way(self, site: Site) -> Way | None:
+        """What was chosen for a site; none where nothing was, or what is no way any more."""
+        label = self.label(site)
+        return _known(site).get(label) if label is not None else None
+
+    def taking(self, site: str, label: str) -> Choices:
+        """The same with another choice for one site."""
+        return Choices(tuple(sorted({**dict(self.picks), site: label}.items())))
+
+
+@lru_cache(256)
+def best(site: Site) -> Way:
+    """What should take the least time, by the cost model."""
+    tile = _tiles(site)[0]
+    splits = _splits(site, tile)
+    if site.engine == "mma" and site.form is not None:
+        if site.gradient:
+            found = ranked_gradients(site.form, site.extents, site.rows, site.channels, tile)
+            if found:
+                return Way(found[0], _gradient_splits(site, found[0]))
+        elif splits == 1:
+            box = choose_box(site.form, site.extents, site.rows, site.channels, site.samples, direct=site.direct)
+            if box is not None:
+                return Way(box)
+    return _plain(site, tile)
+
+
+def ways(site: Site, hopper: bool, count: int = TRIED) -> list[Way]:
+    """The cost model's choice, then what else may be worth a try on a chip with or without Hopper's instructions."""
+    found = [best(site)]
+    ranked = _tiles(site)
+    if site.engine == "mma" and site.form is not None and site.gradient:
+        gradients = ranked_gradients(site.form, site.extents, site.rows, site.channels, ranked[0])
+        found += [Way(g, _gradient_splits(site, g)) for g in gradients[:count]]
+    elif site.engine == "mma" and site.form is not None:
+        found += _windows(site, hopper, count)
+    boxed = isinstance(found[0].tile, (WindowTile, GradientTile))
+    for tile in ranked[: 1 if boxed else count]:
+        plain = _plain(site, tile)
+        found.append(plain)
+        if plain.splits > 1:
+            found.append(Way(tile))
+        if hopper and site.rule == "matmul" and isinstance(tile, MmaTile):
+            found += [Way(tile, packed=packed) for packed in (True, False) if plain.splits == 1]
+    return list(dict.fromkeys(found))
+
+
+def _windows(site: Site, hopper: bool, count: int) -> list[Way]:
+    """Boxes of pixels: those of Hopper's kernel where it would run, with the best of each kind, else the others."""
+    assert site.form is not None
+    first = choose_box(site.form, site.extents, site.rows, site.channels, site.samples, direct=site.direct)
+    if first is None:
+        return []
+    made = []
+    if hopper and first.pair is not None:
+        pairs = ranked_pairs(
+            site.form, site.extents, site.rows, site.channels, site.samples, direct=site.direct
+        )
+        kinds: dict[tuple[bool, bool, bool], PairTile] = {}
+        for pair in pairs:
+            kinds.setdefault((pair.join >= 0, pair.chunks > 0, pair.landings > 0), pair)
+        chosen = dict.fromkeys([*pairs[:count], *kinds.values()])
+        made += [WindowTile(first.rows, first.words, first.box, pair) for pair in chosen]
+        made.append(WindowTile(first.rows, first.words, first.box))
+    else:
+        boxes = ranked_boxes(site.form, site.extents, site.rows, site.channels)
+        made += [WindowTile(first.rows, first.words, box, first.pair) for box in boxes[:count]]
+    return [Way(tile) for tile in made]
+
+
+def _plain(site: Site, tile: Tile) -> Way:
+    """A tile of the general contraction, split and packed as the cost model has it."""
+    splits = _splits(site, tile)
+    pays = packing_pays(tile, site.rows, site.cols, site.depth, site.batches)
+    return Way(tile, splits, site.rule == "matmul" and splits == 1 and pays)
+
+
+def _tiles(site: Site) -> Sequence[Tile]:
+    grade = "tf32" if site.rule == "conv" else "fp32"
+    return tiles.ranked(site.engine, "float32", grade, site.rows, site.cols, site.depth, site.batches)
+
+
+def _splits(site: Site, tile: Tile) -> int:
+    blocks = -(-site.rows // tile.rows) * -(-site.cols // tile.cols) * site.batches
+    few = blocks < FEW_TILES and site.depth >= DEEP
+    return min(-(-2 * FEW_TILES // blocks), site.depth // 256) if few else 1
+
+
+def _gradient_splits(site: Site, tile: GradientTile) -> int:
+    blocks = -(-site.rows // tile.rows) * -(-site.channels // tile.channels) * site.batches
+    boxes = prod(-(-e // b) for e, b in zip(site.extents, tile.box))
+    return min(-(-2 * PROCESSORS // blocks), boxes)
+
+
+@lru_cache(64)
+def _known(site: Site) -> dict[str, Way]:
+    """Every way that a choice may name."""
+    return {w.label: w for hopper in (False, True) for w in ways(site, hopper, KNOWN)}
