@@ -12,7 +12,7 @@ from crucible.plan.boxes import GradientTile, WindowTile
 from crucible.plan.index import ZERO, Int, Quotient, Remainder, Var, of_atom, product
 from crucible.plan.program import STORAGE, Buffer, unflat
 from crucible.plan.schedule import written
-from crucible.plan.stages import Contraction, Map, Pass, Row, Stage
+from crucible.plan.stages import Contraction, Map, Pass, Pool, Row, Stage
 from crucible.plan.value import Load, Value, walk
 
 
@@ -544,6 +544,8 @@ def _contraction(stage: Contraction, buffers: Mapping[str, Buffer], comment: Ite
             f"  {pointer(stats.m2.name)}[at] = m2;",
             "}",
         ]
+    if stage.pool is not None:
+        body += _pool(parts, stage, stage.pool)
     boxed = isinstance(stage.tile, WindowTile)
     gradient = isinstance(stage.tile, GradientTile)
     templates = {"window.cuh" if boxed else "window_gradient.cuh" if gradient else "contract.cuh"}
@@ -552,12 +554,41 @@ def _contraction(stage: Contraction, buffers: Mapping[str, Buffer], comment: Ite
         templates.add("window_wgmma.cuh")
     if stage.packed:
         templates.add("contract_wgmma.cuh")
+    if stage.pool is not None:
+        templates.add("reduce.cuh")
     parts.need(stage.splits)
     extra = ["packed"] if boxed or stage.packed else []
     memory = packed_bytes(stage) if stage.packed else ""
     made = _assemble(parts, stage.name, comment, body, launch(stage, STREAM), extra, templates, memory)
     made.columns = {pair.columns} if pair is not None else {stage.tile.cols} if stage.packed else set()
     return made
+
+
+def _pool(parts: _Parts, stage: Contraction, pool: Pool) -> list[str]:
+    """What is pooled, by which windows, and where that goes."""
+    c = stage.contract
+    row = reducers.TABLE[pool.reducer]
+    w, out = parts.writer(), parts.writer()
+    out.structs.add(row.struct)
+    for each, cols in ((w, c.cols), (out, pool.cols)):
+        _decoded(each, c.batch, "z", [v.extent for v in c.batch], each.top)
+        each.top.names[c.rows] = "m"
+        each.top.names[cols] = "n"
+    w.expect([pool.value])
+    element = w.value(pool.value, w.top)
+    out.store(pool.store.buffer, pool.store.index, pool.store.value, out.top)
+    return [
+        _dims("Pool", pool.window),
+        f"using Pooling = {row.struct};",
+        "__device__ __forceinline__ accum pool_in(Index z, Index m, Index n, accum value) const {",
+        *indented(w.top.lines),
+        f"  return {element};",
+        "}",
+        "__device__ __forceinline__ void pool_out(Index z, Index m, Index n, const Pooling& found) const {",
+        f"  const accum pooled = found.{row.results[0][1]}();",
+        *indented(out.top.lines),
+        "}",
+    ]
 
 
 def _splits_in(stage: Contraction) -> set[Var]:

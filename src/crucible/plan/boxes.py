@@ -88,6 +88,11 @@ class WindowTile:
     def text(self, grade: str) -> str:
         return f"Window<{self.rows}, {self.words}, Grade::{grade}>"
 
+    def divided(self, window: Sequence[int]) -> bool:
+        """Whether the boxes of every engine are made of whole windows."""
+        boxes = [self.box] if self.pair is None else [self.box, self.pair.box]
+        return all(b % w == 0 for box in boxes for b, w in zip(box, window))
+
     @property
     def split(self) -> MmaTile:
         """For float32's own precision."""
@@ -179,20 +184,26 @@ def shared_bytes(form: Form, box: Sequence[int], rows: int, words: int) -> int:
     return max(panels, 16 * (BN + 8) * 4)
 
 
-def choose_box(form: Form, extents: Sequence[int], rows: int, channels: int) -> WindowTile | None:
+def choose_box(
+    form: Form, extents: Sequence[int], rows: int, channels: int, pool: Sequence[int] = (1, 1, 1, 1)
+) -> WindowTile | None:  # fmt: skip
     """The box that should take the least time for an output of these extents; none where no halo fits.
 
-    Hopper's kernel has a box of its own.
+    Hopper's kernel has a box of its own. ``pool``: windows that are stored as one element each, and divide the boxes.
     """
     height, words = rows_for(rows), words_for(form.taps)
-    fitting = [b for b in _boxes(extents, BN) if shared_bytes(form, b, height, words) <= SHARED_LIMIT]
+    fitting = [b for b in _boxes(extents, BN, pool) if shared_bytes(form, b, height, words) <= SHARED_LIMIT]
+    plain = None if prod(pool) == 1 else choose_box(form, extents, rows, channels)
     if not fitting:
-        return None
+        return plain
     box = min(fitting, key=lambda b: _cost(form, b, extents, height, channels))
     pairs: list[tuple[float, PairTile]] = []
     if rows >= PAIR_LEAST and form.taps <= PAIR_TAPS:
-        pairs = [p for b in _boxes(extents, COLUMNS) for p in _pairs(form, b, extents, channels)]
+        stored = 1 / prod(pool)
+        pairs = [p for b in _boxes(extents, COLUMNS, pool) for p in _pairs(form, b, extents, channels, stored)]
     pair = min(pairs, key=lambda p: p[0])[1] if pairs else None
+    if pair is None and plain is not None and plain.pair is not None:
+        return plain
     return WindowTile(height, words, box, pair)
 
 
@@ -250,9 +261,9 @@ class Joint:
 
 
 def _pairs(
-    form: Form, box: tuple[int, ...], extents: Sequence[int], channels: int
+    form: Form, box: tuple[int, ...], extents: Sequence[int], channels: int, stored: float
 ) -> Iterator[tuple[float, PairTile]]:
-    """Ways to take boxes on Hopper, with the cycles they should need."""
+    """Ways to take boxes on Hopper, with the cycles they should need. ``stored``: this part of the pixels."""
     chunks = -(-channels // 16)
     for join in range(-1, 4):
         if join >= 0 and box[join] >= extents[join]:
@@ -277,7 +288,7 @@ def _pairs(
         cache = (joint.places * channels * 4 * (1 + 8 / halo[-1]) + (0 if kept else chunks * weights)) / CACHE_RATE
         # Producers without a pixel wait for those that have one.
         produce = chunks * -(-joint.places // PRODUCERS) * PRODUCE
-        store = pixels * 4 * PAIR_ROWS * (1 + 8 / box[-1]) / MEMORY_RATE
+        store = stored * pixels * 4 * PAIR_ROWS * (1 + 8 / box[-1]) / MEMORY_RATE
         moved = cache + store + pixels * 4 * channels / MEMORY_RATE
         # Two side by side store at nearly the same time.
         parts = sorted((multiply, moved, produce))
@@ -319,13 +330,17 @@ def choose_gradient(form: Form, extents: Sequence[int], rows: int, channels: int
     return None if best is None else best[1]
 
 
-def _boxes(extents: Sequence[int], room: int) -> Iterator[tuple[int, ...]]:
-    """Boxes of at most ``room`` pixels: for each dimension, ways to cut it into equal parts, and round sizes."""
+def _boxes(extents: Sequence[int], room: int, pool: Sequence[int] = ()) -> Iterator[tuple[int, ...]]:
+    """Boxes of at most ``room`` pixels: for each dimension, ways to cut it into equal parts, and round sizes.
+
+    Each extent a multiple of the pool's.
+    """
     if not extents:
         yield ()
         return
-    for size in _sizes(extents[0], room):
-        for rest in _boxes(extents[1:], room // size):
+    by = pool[0] if pool else 1
+    for size in sorted({-(-s // by) * by for s in _sizes(extents[0], room)}):
+        for rest in _boxes(extents[1:], room // size, pool[1:]) if size <= room else ():
             yield (size, *rest)
 
 

@@ -59,8 +59,11 @@ def lowers(*targets: Any) -> Callable[[Handler], Handler]:
 class Lowering:
     """One pass over the nodes. ``env`` has the Tensor (or tuple of them, or number) of every node."""
 
-    def __init__(self, joint: Joint, roles: Sequence[tuple[str, str]], element: torch.dtype) -> None:
+    def __init__(
+        self, joint: Joint, roles: Sequence[tuple[str, str]], element: torch.dtype, pools: bool
+    ) -> None:  # fmt: skip
         self.joint = joint
+        self.pools = pools  # contractions may pool what they store
         self.element = element
         self.symbols = Symbols()
         self.program = Program()
@@ -211,7 +214,7 @@ class Lowering:
         source = tensor
         if tensor.buffer is None:
             source = Tensor(tensor.name, tensor.shape, tensor.dtype, tensor.element, tensor.cost, tensor.folds,
-                            None, tensor.results, tensor.nodes)  # fmt: skip
+                            None, tensor.results, tensor.nodes, tensor.pooled)  # fmt: skip
             tensor.buffer, tensor.cost, tensor.folds = buffer, 0, False
         # Operations between here and there may read it already: from now on they load what this stores.
         self.operations.insert(self._earliest(source), Keep(source, buffer, why))
@@ -1090,6 +1093,11 @@ def _adaptive_backward(low: Lowering, node: Any) -> Any:
     return windows.adaptive_avg_pool_backward(low, node)
 
 
-def lower(joint: Joint, roles: Sequence[tuple[str, str]], element: torch.dtype = torch.float32) -> Program:
-    """The program of a traced graph. ``roles`` names each primal and tangent: (buffer name, role)."""
-    return Lowering(joint, roles, element).run()
+def lower(
+    joint: Joint, roles: Sequence[tuple[str, str]], element: torch.dtype = torch.float32, *, pools: bool = False
+) -> Program:  # fmt: skip
+    """The program of a traced graph. ``roles`` names each primal and tangent: (buffer name, role).
+
+    ``pools``: the result of a pool over a contraction goes through memory, since contractions can pool what they store.
+    """
+    return Lowering(joint, roles, element, pools).run()

@@ -76,6 +76,17 @@ class Statistics:
 
 
 @dataclass
+class Pool:
+    """Windows of a contraction's pixels, side by side: a reduction of each whole one, and where its result goes."""
+
+    window: tuple[int, ...]  # in the form's four dimensions
+    reducer: str
+    value: Value  # one element
+    cols: Var  # the place of a window among all
+    store: Store
+
+
+@dataclass
 class Contraction:
     """A contraction with what follows it in registers."""
 
@@ -88,6 +99,7 @@ class Contraction:
     plain: Value | None = None  # and the other tensor's, for the gradient of a weight
     stores: list[Store] = field(default_factory=list)
     statistics: Statistics | None = None
+    pool: Pool | None = None
     splits: Int = ONE
     packed: bool = False  # on Hopper, for its own instructions (kernels/contract_wgmma.cuh)
     nodes: list[str] = field(default_factory=list)
