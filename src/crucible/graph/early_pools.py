@@ -51,6 +51,40 @@ _VIEWS = (aten.view.default, aten.reshape.default, aten.alias.default, aten.unsq
 
 
 @dataclass(frozen=True)
+class _Place:
+    """What a pool is over: a tensor, or one with a dimension more (a length is pooled as an image of one row)."""
+
+    pool: pools.Pool
+    x: fx.Node
+    extra: int | None
+
+    @property
+    def axes(self) -> list[int]:
+        if self.extra is None:
+            return list(self.pool.axes)
+        return [a - (a > self.extra) for a in self.pool.axes if a != self.extra]
+
+    def on(self, x: fx.Node) -> fx.Node:
+        call = self.pool.call
+        if self.extra is None:
+            return self.pool.on(x)
+        made = self.pool.on(insert(call, aten.unsqueeze.default, x, self.extra))
+        return insert(call, aten.squeeze.dims, made, [self.extra])
+
+    def whole(self, made: fx.Node) -> fx.Node:
+        """With the dimensions that the pool's values have."""
+        return made if self.extra is None else insert(self.pool.call, aten.unsqueeze.default, made, self.extra)
+
+
+def _place(pool: pools.Pool) -> _Place:
+    node = pool.input
+    if is_call(node, aten.unsqueeze.default) and only_user(node) is not None:
+        bound = arguments(node)
+        return _Place(pool, bound["self"], bound["dim"] % value(node).dim())
+    return _Place(pool, node, None)
+
+
+@dataclass(frozen=True)
 class _Step:
     """A call of the chain: its operand that is pooled, and the one that is constant in each window."""
 
@@ -68,11 +102,12 @@ def apply(joint: Joint) -> list[str]:
         pool = pools.match(node) if is_call(node, *_POOLS) else None
         if pool is None or not _apart(arguments(node)):
             continue
-        steps = _chain(pool)
+        place = _place(pool)
+        steps = _chain(place)
         if not steps or not _of_convolution(steps[-1].x):
             continue
         x = steps[-1].x
-        made = _exchange(pool, steps)
+        made = _exchange(place, steps)
         done.append(f"{NAME}: {node.name} of {steps[0].call.name} is taken of {x.name}")
         joint.updates, joint.outputs = (
             [made if n is pool.values else n for n in nodes] for nodes in (joint.updates, joint.outputs)
@@ -89,12 +124,12 @@ def _apart(bound: dict[str, Any]) -> bool:
     return list(bound["kernel_size"]) == list(bound["stride"] or bound["kernel_size"])
 
 
-def _chain(pool: pools.Pool) -> list[_Step]:
+def _chain(place: _Place) -> list[_Step]:
     """The calls that the pool moves across, the last one first, down to one that needs all of what is pooled."""
     steps: list[_Step] = []
-    node = pool.input
+    node = place.x
     while only_user(node) is not None:
-        step = _step(pool, node)
+        step = _step(place, node)
         if step is None:
             break
         steps.append(step)
@@ -104,7 +139,7 @@ def _chain(pool: pools.Pool) -> list[_Step]:
     return steps
 
 
-def _step(pool: pools.Pool, call: fx.Node) -> _Step | None:
+def _step(place: _Place, call: fx.Node) -> _Step | None:
     if call.op != "call_function" or dtype(call) is None:
         return None
     if is_call(call, *_CLAMPS) or call.target in MONOTONE:
@@ -118,7 +153,7 @@ def _step(pool: pools.Pool, call: fx.Node) -> _Step | None:
     if not isinstance(left, fx.Node) or not isinstance(right, fx.Node) or bound.get("alpha", 1) != 1:
         return None
     for x, constant in [(left, right)] if is_call(call, aten.sub.Tensor) else [(left, right), (right, left)]:
-        if dtype(x) == dtype(constant) == dtype(call) and _constant_in_windows(pool, x, constant):
+        if dtype(x) == dtype(constant) == dtype(call) and _constant_in_windows(place, x, constant):
             return _Step(call, x, constant)
     return None
 
@@ -136,11 +171,11 @@ def _function(call: fx.Node) -> _Step | None:
     return _Step(call, x) if MONOTONE[call.target].condition(bound, kind) else None
 
 
-def _constant_in_windows(pool: pools.Pool, x: fx.Node, constant: fx.Node) -> bool:
-    if not same_sizes(value(x).shape, value(pool.input).shape):
+def _constant_in_windows(place: _Place, x: fx.Node, constant: fx.Node) -> bool:
+    if not same_sizes(value(x).shape, value(place.x).shape):
         return False
     sizes = [1] * (value(x).dim() - value(constant).dim()) + list(value(constant).shape)
-    return all(type(sizes[a]) is int and sizes[a] == 1 for a in pool.axes)
+    return all(type(sizes[a]) is int and sizes[a] == 1 for a in place.axes)
 
 
 def _needs(node: fx.Node | None, x: fx.Node) -> bool:
@@ -173,20 +208,20 @@ def _of_convolution(node: fx.Node) -> bool:
     return True
 
 
-def _exchange(pool: pools.Pool, steps: list[_Step]) -> fx.Node:
+def _exchange(place: _Place, steps: list[_Step]) -> fx.Node:
     """What replaces the pool's values."""
-    call, x = pool.call, steps[-1].x
+    call, x = place.pool.call, steps[-1].x
     sign: fx.Node | None = None
     for step in steps:
         if step.constant is not None and is_call(step.call, aten.mul.Tensor) and not _positive(step.constant):
             own = insert(call, aten.sign.default, step.constant)
             sign = own if sign is None else insert(call, aten.mul.Tensor, sign, own)
-    made = pool.on(x if sign is None else insert(call, aten.mul.Tensor, x, sign))
+    made = place.on(x if sign is None else insert(call, aten.mul.Tensor, x, sign))
     if sign is not None:
         made = insert(call, aten.mul.Tensor, made, sign)
     for step in reversed(steps):
         made = insert(call, step.call.target, *(made if a is step.x else a for a in step.call.args), **step.call.kwargs)
-    return made
+    return place.whole(made)
 
 
 def _positive(node: fx.Node) -> bool:

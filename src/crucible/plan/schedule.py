@@ -509,11 +509,11 @@ class Scheduler:
             return False
         extents = tuple(e // w for e, w in zip(c.sliding.extents, window))
         cols = self._fresh("w", product(extents))
-        pixels = unflat(_plain(cols), extents)
-        first = 4 - len(c.shape[2:])
-        sample = c.place[0] if len(c.batch) == 2 else pixels[first - 1]
-        shape = (*c.shape[:2], *extents[first:])
-        where = flat((sample, c.place[1], *pixels[first:]), shape)
+        each = product(extents[4 - len(c.shape[2:]) :])  # of a sample's channel
+        sample, rest = c.place[0], _plain(cols)
+        if len(c.batch) == 1:  # samples are pixels too
+            sample, rest = rest // each, rest % each
+        where = (sample * c.shape[1] + c.place[1]) * each + rest
         stage.pool = Pool(window, pooled.reducer, value, cols, Store(keep.buffer, where, Local("pooled", "f")))
         stage.nodes.extend(tensor.nodes)
         self.made_by[keep.buffer.name] = at
@@ -660,8 +660,6 @@ def _windows(c: Contract, tensor: Tensor) -> tuple[int, ...] | None:
     lead = len(shape) - len(kernel)
     long = [(e, k) for e, k in zip(shape[lead:], kernel) if e != 1 or k != 1]
     if lead != 2 or shape[:2] != c.shape[:2] or [e for e, _ in long] != [e for e in c.shape[2:] if e != 1]:
-        return None
-    if tensor.shape[2:] != tuple(e // k for e, k in zip(shape[2:], kernel)):
         return None
     sizes = iter(long)
     spatial = tuple(1 if e == 1 else next(sizes)[1] for e in c.shape[2:])
