@@ -567,7 +567,7 @@ def _contraction(stage: Contraction, buffers: Mapping[str, Buffer], comment: Ite
 def _pool(parts: _Parts, stage: Contraction, pool: Pool) -> list[str]:
     """What is pooled, by which windows, and where that goes."""
     c = stage.contract
-    row = reducers.TABLE[pool.reducer]
+    row = reducers.TABLE[pool.pooled.reducer]
     w, out = parts.writer(), parts.writer()
     out.structs.add(row.struct)
     for each, cols in ((w, c.cols), (out, pool.cols)):
@@ -576,7 +576,9 @@ def _pool(parts: _Parts, stage: Contraction, pool: Pool) -> list[str]:
         each.top.names[cols] = "n"
     w.expect([pool.value])
     element = w.value(pool.value, w.top)
-    out.store(pool.store.buffer, pool.store.index, pool.store.value, out.top)
+    out.expect(s.value for s in pool.stores)
+    for s in pool.stores:
+        out.store(s.buffer, s.index, s.value, out.top)
     return [
         _dims("Pool", pool.window),
         f"using Pooling = {row.struct};",

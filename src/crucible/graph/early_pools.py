@@ -15,6 +15,7 @@ a call of the chain; ``x`` is a convolution, or computed from one element by ele
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from typing import Any
 
@@ -213,6 +214,10 @@ def _exchange(place: _Place, steps: list[_Step]) -> fx.Node:
     call, x = place.pool.call, steps[-1].x
     sign: fx.Node | None = None
     for step in steps:
+        if step.constant is not None and _needs(step.constant, x):
+            base = _base(step.constant)
+            if not is_call(base, operator.getitem):
+                base.meta["once"] = True  # the planner keeps it: else each element computes it again
         if step.constant is not None and is_call(step.call, aten.mul.Tensor) and not _positive(step.constant):
             own = insert(call, aten.sign.default, step.constant)
             sign = own if sign is None else insert(call, aten.mul.Tensor, sign, own)
@@ -225,6 +230,11 @@ def _exchange(place: _Place, steps: list[_Step]) -> fx.Node:
 
 
 def _positive(node: fx.Node) -> bool:
+    return is_call(_base(node), *_POSITIVE)
+
+
+def _base(node: fx.Node) -> fx.Node:
+    """What a node is a view of."""
     while is_call(node, *_VIEWS):
         node = node.args[0]  # type: ignore[assignment]
-    return is_call(node, *_POSITIVE)
+    return node

@@ -79,8 +79,11 @@ class Lowering:
         for node in self.joint.graph.nodes:
             if node.op == "call_function":
                 self.env[node] = self._node(node)
+                if node.meta.get("once") and isinstance(self.env[node], Tensor):
+                    self.keep(self.env[node], "computed once for many elements", dtype="accum")
             elif node.op == "get_attr":
                 raise Unsupported(f"{node.name} is a constant that torch made while tracing")
+        self._keep_pools()
         program = self.program
         program.updates = [self._returned(n, "the new value of a buffer") for n in self.joint.updates]
         program.outputs = [self._returned(n, "an output") for n in self.joint.outputs]
@@ -204,12 +207,36 @@ class Lowering:
             self.keep(made, "computing it again for each reader would cost more")
         return made
 
-    def keep(self, tensor: Tensor, why: str, *, fresh: bool = False) -> Buffer:
+    def _keep_pools(self) -> None:
+        """Contractions store what they pool, and what is computed from that alone, when something else needs it."""
+        for node, made in self.env.items():
+            if not isinstance(made, Tensor) or made.pooled is None or made.buffer or made.pooled.tensor.buffer:
+                continue
+            users = [self.env[u] for u in node.users if u.op != "output"]
+            users = [u for u in users if isinstance(u, (Tensor, tuple))]  # not those who ask for a size
+            if any(isinstance(u, tuple) or u.pooled is not made.pooled for u in users):
+                self.keep(made, "pooled where a contraction has its elements")
+
+    def pass_on(self, made: Tensor, inputs: Sequence[Tensor]) -> None:
+        """A pointwise function of a pool's result can be stored in its stead."""
+        found = {id(t.pooled): t.pooled for t in inputs if t.pooled is not None and t.buffer is None}
+        if len(found) != 1 or made.buffer is not None or made.dtype != "scalar":
+            return
+        (pooled,) = found.values()
+        alone = all(
+            t.shape == made.shape if t.pooled is pooled and t.buffer is None
+            else t.buffer.role != "made" if t.buffer is not None else not t.results and not t.folds
+            for t in inputs
+        )  # fmt: skip
+        if alone:
+            made.pooled = pooled
+
+    def keep(self, tensor: Tensor, why: str, *, fresh: bool = False, dtype: str = "") -> Buffer:
         """Memory for a tensor. A fresh one is not shared with an argument."""
         if tensor.buffer is not None and not (fresh and tensor.buffer.role != "made"):
             return tensor.buffer
         name = self.buffer_name(tensor.name)
-        buffer = Buffer(name, tensor.shape, tensor.dtype, "made")
+        buffer = Buffer(name, tensor.shape, dtype or tensor.dtype, "made")
         self.program.buffers[name] = buffer
         source = tensor
         if tensor.buffer is None:
@@ -388,7 +415,9 @@ def _apply(low: Lowering, node: Any, row: str, args: Sequence[Any], kind: str | 
                 values.append(convert(low.scalar(a, wanted), wanted))
         return convert(Op(row, tuple(values), result_kind), out_kind)
 
-    return low.lazy(node, element, tensors, cost=entry.cost, shape=shape)
+    made = low.lazy(node, element, tensors, cost=entry.cost, shape=shape)
+    low.pass_on(made, tensors)
+    return made
 
 
 def _common(low: Lowering, tensors: Sequence[Tensor], args: Sequence[Any]) -> str:

@@ -83,11 +83,15 @@ class Buffer:
 
 @dataclass(eq=False)
 class Pooled:
-    """How a tensor comes from another by windows that lie side by side: over its last dimensions, whole ones only."""
+    """How a tensor comes from another by windows that lie side by side: over its last dimensions, whole ones only.
+
+    Tensors that are computed from its elements one by one have it too: ``tensor`` is the pool's own result.
+    """
 
     source: Tensor
     kernel: tuple[int, ...]
     reducer: str
+    tensor: Tensor
 
 
 @dataclass(eq=False)

@@ -28,7 +28,7 @@ from crucible.plan.program import (
 )
 from crucible.plan.stages import Call, Contraction, Map, Pass, Pool, Row, Stage, Statistics, Store
 from crucible.plan.tiles import PROCESSORS, choose, packing_pays
-from crucible.plan.value import Load, Local, Result, Value, replace, walk
+from crucible.plan.value import Fold, Load, Local, Result, Value, replace, walk
 from crucible.plan.walks import arrange
 
 # A walk with fewer rows than this leaves most of a GPU idle: long ones are split, and little else is hung on them.
@@ -500,21 +500,31 @@ class Scheduler:
         at, stage = found
         c, tile, tensor, pooled = stage.contract, stage.tile, keep.tensor, keep.tensor.pooled
         window = _windows(c, tensor)
-        if window is None or pooled is None or c.sliding is None or stage.pool is not None:
+        if window is None or pooled is None or c.sliding is None:
             return False
         if not isinstance(tile, WindowTile) or not tile.divided(window):
+            return False
+        if stage.pool is not None and stage.pool.pooled is not pooled:
             return False
         value = self._in_epilogue(c, pooled.source)
         if value is None:
             return False
         extents = tuple(e // w for e, w in zip(c.sliding.extents, window))
-        cols = self._fresh("w", product(extents))
-        each = product(extents[4 - len(c.shape[2:]) :])  # of a sample's channel
+        spatial = extents[4 - len(c.shape[2:]) :]
+        cols = self._fresh("w", product(extents)) if stage.pool is None else stage.pool.cols
         sample, rest = c.place[0], _plain(cols)
         if len(c.batch) == 1:  # samples are pixels too
-            sample, rest = rest // each, rest % each
-        where = (sample * c.shape[1] + c.place[1]) * each + rest
-        stage.pool = Pool(window, pooled.reducer, value, cols, Store(keep.buffer, where, Local("pooled", "f")))
+            sample, rest = rest // product(spatial), rest % product(spatial)
+        where = (sample * c.shape[1] + c.place[1]) * product(spatial) + rest
+        # The stored value, with what is pooled at hand.
+        index = reshaped((sample, c.place[1], *unflat(rest, spatial)), (*c.shape[:2], *spatial), tensor.shape)
+        own = pooled.tensor.element(index)
+        stored = replace(tensor.at(index), lambda v: Local("pooled", "f") if v == own else None)
+        if any(isinstance(v, (Result, Fold)) for v in walk(stored)):
+            return False
+        if stage.pool is None:
+            stage.pool = Pool(window, pooled, value, cols)
+        stage.pool.stores.append(Store(keep.buffer, where, stored))
         stage.nodes.extend(tensor.nodes)
         self.made_by[keep.buffer.name] = at
         return True
@@ -790,7 +800,7 @@ def stores_of(stage: Stage) -> list[Store]:
     if isinstance(stage, Row):
         return [s for p in stage.passes for s in p.stores] + [s for _, s in stage.finals]
     if isinstance(stage, Contraction) and stage.pool is not None:
-        return [*stage.stores, stage.pool.store]
+        return [*stage.stores, *stage.pool.stores]
     return [] if isinstance(stage, Call) else stage.stores
 
 

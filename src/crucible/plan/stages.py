@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from crucible.plan.boxes import GradientTile, WindowTile
 from crucible.plan.index import ONE, Int, Var
-from crucible.plan.program import Buffer, Contract, Extern, Index, Reduce
+from crucible.plan.program import Buffer, Contract, Extern, Index, Pooled, Reduce
 from crucible.plan.tiles import Tile
 from crucible.plan.value import Value
 
@@ -80,10 +80,10 @@ class Pool:
     """Windows of a contraction's pixels, side by side: a reduction of each whole one, and where its result goes."""
 
     window: tuple[int, ...]  # in the form's four dimensions
-    reducer: str
+    pooled: Pooled
     value: Value  # one element
     cols: Var  # the place of a window among all
-    store: Store
+    stores: list[Store] = field(default_factory=list)
 
 
 @dataclass

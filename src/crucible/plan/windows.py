@@ -75,8 +75,7 @@ def max_pool(low: Lowering, node: Any) -> Any:
     values = low.lazy(node, part(0, "f"), [x], cost=cost, folds=bool(loops), shape=shape, dtype="scalar")
     plain = kernel == stride and not any(padding) and all(d == 1 for d in dilation) and not _ceil(node)
     if plain and loops and values.buffer is None and _beside_contraction(low, node, x, kernel):
-        values.pooled = Pooled(x, tuple(kernel), "max")
-        low.keep(values, "pooled where a contraction has its elements")
+        values.pooled = Pooled(x, tuple(kernel), "max", values)
     indices = low.lazy(node, part(1, "l"), [x], cost=cost, folds=bool(loops), shape=shape, dtype="int64")
     return values, indices
 
