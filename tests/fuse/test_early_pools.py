@@ -24,7 +24,7 @@ def signed(norm):
 
 class Model(nn.Module):
     """Edges that a window hangs over, statistics of what a function made of the sums, a length, a volume, small images
-    whose samples share a tile, and a function that is not monotone."""
+    whose samples share a tile, a function that is not monotone, and two that follow one pool."""
 
     def __init__(self):
         super().__init__()
@@ -37,7 +37,8 @@ class Model(nn.Module):
         flat = F.max_pool2d(torch.tanh(self.flat_norm(self.flat(x))), 2)
         deep = F.max_pool3d(self.deep_norm(F.relu(self.deep(y))), (1, 3, 2))
         long = F.max_pool1d(self.long_norm(self.long(z)), 3)
-        return flat, deep, long * 2, F.max_pool2d(F.gelu(self.small(w)), (2, 3))
+        small = F.max_pool2d(F.gelu(self.small(w)), (2, 3))
+        return flat, deep, long * 2, torch.sin(small), 1 - small
 
 
 def get_inputs():
@@ -67,6 +68,7 @@ def test_only_pooled_tensors_are_stored(problem):
         pooled = [s for s in _contractions(mode.inference.plan) if s.pool is not None]
         assert [s.pool.window for s in pooled] == [(1, 1, 2, 2), (1, 1, 3, 2), (1, 1, 1, 3), (1, 1, 2, 3)]
         assert all(not s.stores for s in pooled)
+        assert [len(s.pool.stores) for s in pooled] == [1, 1, 1, 2]
         assert all(b.numel != s.contract.result.numel for s in pooled for b in written(s))
         assert all(s.pool is None for s in _contractions(mode.plan))
     # Three that a norm stands before, in training; in evaluation a norm is computed before anything is stored.

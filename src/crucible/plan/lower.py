@@ -19,6 +19,7 @@ from crucible.plan.program import (
     Index,
     Keep,
     Operation,
+    Pooled,
     Program,
     Reduce,
     Tensor,
@@ -83,7 +84,6 @@ class Lowering:
                     self.keep(self.env[node], "computed once for many elements", dtype="accum")
             elif node.op == "get_attr":
                 raise Unsupported(f"{node.name} is a constant that torch made while tracing")
-        self._keep_pools()
         program = self.program
         program.updates = [self._returned(n, "the new value of a buffer") for n in self.joint.updates]
         program.outputs = [self._returned(n, "an output") for n in self.joint.outputs]
@@ -194,42 +194,40 @@ class Lowering:
         folds: bool = False,
         shape: Index | None = None,
         dtype: str | None = None,
+        pooled: Pooled | None = None,
     ) -> Tensor:
+        if pooled is None:
+            self.stored_pools(inputs)
         shape = self.result_shape(node) if shape is None else shape
         dtype = self.dtype(node.meta["val"]) if dtype is None else dtype
         total = cost + sum(t.cost for t in inputs if t.buffer is None)
         results = frozenset().union(*(t.results for t in inputs if t.buffer is None))
         nodes = tuple(dict.fromkeys([*(n for t in inputs if t.buffer is None for n in t.nodes), node.name]))
         made = Tensor(
-            node.name, shape, dtype, element, total, folds or any(t.folds for t in inputs), None, results, nodes
+            node.name, shape, dtype, element, total, folds or any(t.folds for t in inputs), None, results, nodes, pooled
         )
         if total > SHARED_COST and len(node.users) > 1:
             self.keep(made, "computing it again for each reader would cost more")
         return made
 
-    def _keep_pools(self) -> None:
-        """Contractions store what they pool, and what is computed from that alone, when something else needs it."""
-        for node, made in self.env.items():
-            if not isinstance(made, Tensor) or made.pooled is None or made.buffer or made.pooled.tensor.buffer:
-                continue
-            users = [self.env[u] for u in node.users if u.op != "output"]
-            users = [u for u in users if isinstance(u, (Tensor, tuple))]  # not those who ask for a size
-            if any(isinstance(u, tuple) or u.pooled is not made.pooled for u in users):
-                self.keep(made, "pooled where a contraction has its elements")
+    def stored_pools(self, inputs: Sequence[Tensor]) -> None:
+        """Keep what contractions pool, and what is computed from that alone, when something else needs it."""
+        for t in inputs:
+            if t.pooled is not None and t.buffer is None and t.pooled.tensor.buffer is None:
+                self.keep(t, "pooled where a contraction has its elements")
 
-    def pass_on(self, made: Tensor, inputs: Sequence[Tensor]) -> None:
-        """A pointwise function of a pool's result can be stored in its stead."""
+    def passed_on(self, inputs: Sequence[Tensor], shape: Index, dtype: str) -> Pooled | None:
+        """The pool whose result a pointwise function can be stored in the stead of."""
         found = {id(t.pooled): t.pooled for t in inputs if t.pooled is not None and t.buffer is None}
-        if len(found) != 1 or made.buffer is not None or made.dtype != "scalar":
-            return
+        if len(found) != 1 or dtype != "scalar":
+            return None
         (pooled,) = found.values()
         alone = all(
-            t.shape == made.shape if t.pooled is pooled and t.buffer is None
+            t.shape == shape if t.pooled is pooled and t.buffer is None
             else t.buffer.role != "made" if t.buffer is not None else not t.results and not t.folds
             for t in inputs
         )  # fmt: skip
-        if alone:
-            made.pooled = pooled
+        return pooled if alone else None
 
     def keep(self, tensor: Tensor, why: str, *, fresh: bool = False, dtype: str = "") -> Buffer:
         """Memory for a tensor. A fresh one is not shared with an argument."""
@@ -303,6 +301,7 @@ class Lowering:
         kinds: Sequence[str], inputs: Sequence[Tensor],
     ) -> list[Tensor]:  # fmt: skip
         """A reduction of ``source`` over ``dims``; results in keepdim form, one for each result of the reducer."""
+        self.stored_pools(inputs)
         rank = len(source.shape)
         kept = [d for d in range(rank) if d not in dims]
         outer = tuple(self.fresh("r", source.shape[d]) for d in kept)
@@ -415,9 +414,8 @@ def _apply(low: Lowering, node: Any, row: str, args: Sequence[Any], kind: str | 
                 values.append(convert(low.scalar(a, wanted), wanted))
         return convert(Op(row, tuple(values), result_kind), out_kind)
 
-    made = low.lazy(node, element, tensors, cost=entry.cost, shape=shape)
-    low.pass_on(made, tensors)
-    return made
+    pooled = low.passed_on(tensors, shape, low.dtype(node.meta["val"]))
+    return low.lazy(node, element, tensors, cost=entry.cost, shape=shape, pooled=pooled)
 
 
 def _common(low: Lowering, tensors: Sequence[Tensor], args: Sequence[Any]) -> str:
