@@ -25,6 +25,7 @@ from crucible.emit import settings
 from crucible.emit.cuda import functor
 from crucible.emit.file import Request, labelled, write_file
 from crucible.emit.host import Mode
+from crucible.graph import early_pools
 from crucible.graph.capture import Graph, capture
 from crucible.graph.joint import Joint, forward_of, trace
 from crucible.graph.rewrites import run_all
@@ -197,7 +198,9 @@ def _modes(
         progress(f"rewriting{label}")
         rewrites += [f"{sentence}{label}" for sentence in run_all(graph.module)]
         progress(f"planning{label}")
-        modes.append(_mode(graph, name, options))
+        mode, moved = _mode(graph, name, options)
+        modes.append(mode)
+        rewrites += [f"{sentence}{label}" for sentence in moved]
         _reachable(graph, model)
     return modes, rewrites
 
@@ -243,19 +246,22 @@ def _text(graph: Graph) -> str:
     return str(graph.module.graph) + str(graph.updates)
 
 
-def _mode(graph: Graph, name: str, options: FuseOptions) -> Mode:
+def _mode(graph: Graph, name: str, options: FuseOptions) -> tuple[Mode, list[str]]:
+    """The plans of a graph, and what was rewritten where gradients do not matter."""
     joint = trace(graph, backward=not options.forward_only)
-    inference = forward_of(joint) if joint.wanted else None
+    inference = forward_of(joint) if joint.wanted else joint
+    moved = early_pools.apply(inference) if options.chosen_engine == "mma" else []
     mode = _planned(graph, name, options, joint)
-    if inference is not None:
+    if inference is not joint:
         mode.inference = _planned(graph, name, options, inference)
-    return mode
+    return mode, moved
 
 
 def _planned(graph: Graph, name: str, options: FuseOptions, joint: Joint) -> Mode:
     roles = [(_identifier(graph, n.name), graph.sources[n.name].kind) for n in graph.placeholders]
     roles += [(f"d_output{i}" if len(joint.tangible) > 1 else "d_output", "tangent") for i in joint.tangible]
-    program = lower(joint, _unique(roles), _element(graph))
+    pools = options.chosen_engine == "mma" and not joint.wanted  # else all elements are needed again
+    program = lower(joint, _unique(roles), _element(graph), pools=pools)
     plan = schedule(program, options.chosen_engine, options.choices)
     functors = {s.name: functor(s, program.buffers, _comment(s)) for s in plan.stages if not isinstance(s, Call)}
     arguments = [b for b in program.buffers.values() if b.role in ("parameter", "buffer", "input", "constant")]

@@ -12,7 +12,7 @@ from crucible.plan.boxes import GradientTile, WindowTile
 from crucible.plan.index import ZERO, Int, Quotient, Remainder, Var, of_atom, product
 from crucible.plan.program import STORAGE, Buffer, unflat
 from crucible.plan.schedule import written
-from crucible.plan.stages import Contraction, Map, Pass, Row, Stage
+from crucible.plan.stages import Contraction, Map, Pass, Pool, Row, Stage
 from crucible.plan.value import Load, Value, walk
 
 
@@ -547,6 +547,8 @@ def _contraction(stage: Contraction, buffers: Mapping[str, Buffer], comment: Ite
             f"  {pointer(stats.m2.name)}[at] = m2;",
             "}",
         ]
+    if stage.pool is not None:
+        body += _pool(parts, stage, stage.pool)
     boxed = isinstance(stage.tile, WindowTile)
     gradient = isinstance(stage.tile, GradientTile)
     templates = {"window.cuh" if boxed else "window_gradient.cuh" if gradient else "contract.cuh"}
@@ -555,6 +557,8 @@ def _contraction(stage: Contraction, buffers: Mapping[str, Buffer], comment: Ite
         templates.add(pair.template)
     if stage.packed:
         templates.add("contract_wgmma.cuh")
+    if stage.pool is not None:
+        templates.add("reduce.cuh")
     parts.need(stage.splits)
     extra = ["packed"] if boxed or stage.packed else []
     memory = packed_bytes(stage) if stage.packed else ""
@@ -579,6 +583,35 @@ def _stored(parts: _Parts, stage: Contraction) -> list[str]:
         "__device__ __forceinline__ uintptr_t stored(Index z, Index m, Index n) const {",
         *indented(w.top.lines),
         f"  return {place};",
+        "}",
+    ]
+
+
+def _pool(parts: _Parts, stage: Contraction, pool: Pool) -> list[str]:
+    """What is pooled, by which windows, and where that goes."""
+    c = stage.contract
+    row = reducers.TABLE[pool.pooled.reducer]
+    w, out = parts.writer(), parts.writer()
+    out.structs.add(row.struct)
+    for each, cols in ((w, c.cols), (out, pool.cols)):
+        _decoded(each, c.batch, "z", [v.extent for v in c.batch], each.top)
+        each.top.names[c.rows] = "m"
+        each.top.names[cols] = "n"
+    w.expect([pool.value])
+    element = w.value(pool.value, w.top)
+    out.expect(s.value for s in pool.stores)
+    for s in pool.stores:
+        out.store(s.buffer, s.index, s.value, out.top)
+    return [
+        _dims("Pool", pool.window),
+        f"using Pooling = {row.struct};",
+        "__device__ __forceinline__ accum pool_in(Index z, Index m, Index n, accum value) const {",
+        *indented(w.top.lines),
+        f"  return {element};",
+        "}",
+        "__device__ __forceinline__ void pool_out(Index z, Index m, Index n, const Pooling& found) const {",
+        f"  const accum pooled = found.{row.results[0][1]}();",
+        *indented(out.top.lines),
         "}",
     ]
 

@@ -47,6 +47,20 @@ __device__ __forceinline__ int tap_offset(int tap) {
   return at;
 }
 
+// A functor may have a pool, of windows that lie side by side and divide its boxes.
+template <class T>
+struct Named { using type = void; };
+template <class P, class = void>
+struct PoolOf {
+  static constexpr bool pooled = false;
+  using Window = Dims<1, 1, 1, 1>;
+};
+template <class P>
+struct PoolOf<P, typename Named<typename P::Pool>::type> {
+  static constexpr bool pooled = true;
+  using Window = typename P::Pool;
+};
+
 template <class P>
 __host__ __device__ __forceinline__ Index box_count(const P& p) {
   Index count = 1;
@@ -108,10 +122,48 @@ struct BoxPlace {
   }
 };
 
-// The columns of a box that a lane finishes: every 32nd.
+// The pixels of a box that a lane finishes: every 32nd (so many times), or all those of every 32nd window of a pool.
+template <class P, int TIMES>
+struct LanePixels {
+  using Box = typename P::Box;
+  using Window = typename PoolOf<P>::Window;
+  using Windows = Dims<Box::at(0) / Window::at(0), Box::at(1) / Window::at(1), Box::at(2) / Window::at(2),
+                       Box::at(3) / Window::at(3)>;
+  static_assert(Windows::product * Window::product == Box::product, "a box has whole windows");
+  static constexpr int TAKES = Window::product;  // pixels of a window
+  static constexpr int ROUNDS = PoolOf<P>::pooled ? (Windows::product + 31) / 32 : TIMES, EACH = ROUNDS * TAKES;
+  static_assert(EACH <= 32, "a bit for each");
+
+  static __device__ __forceinline__ int window(int round) { return static_cast<int>(threadIdx.x) % 32 + round * 32; }
+  static __device__ __forceinline__ int pixel(int j) {
+    const int w = window(j / TAKES);
+    if (!PoolOf<P>::pooled) return w;
+    int i = 0;
+#pragma unroll
+    for (int d = 0; d < 4; ++d) i += (Windows::index(w, d) * Window::at(d) + Window::index(j % TAKES, d)) * Box::pitch(d);
+    return w < Windows::product ? i : Box::product;
+  }
+  // A window among all of them, from the box's first.
+  static __device__ __forceinline__ Index pooled(const P& p, int round) {
+    Index at = 0;
+#pragma unroll
+    for (int d = 0; d < 4; ++d) at = at * (p.extent(d) / Window::at(d)) + Windows::index(window(round), d);
+    return at;
+  }
+  static __device__ __forceinline__ Index first_pooled(const P& p, const BoxPlace<P>& place) {
+    Index at = 0;
+#pragma unroll
+    for (int d = 0; d < 4; ++d) at = at * (p.extent(d) / Window::at(d)) + place.first[d] / Window::at(d);
+    return at;
+  }
+};
+
+// The columns of a box that a lane finishes.
 template <class P, int BN>
 struct BoxColumns {
-  Index at[BN / 32];
+  using Lanes = LanePixels<P, BN / 32>;
+  static constexpr int EACH = Lanes::EACH;
+  Index at[EACH], to[Lanes::ROUNDS];
   unsigned exists = 0;
   int count;
   Index tile;
@@ -119,14 +171,28 @@ struct BoxColumns {
   __device__ __forceinline__ BoxColumns(const P& p, const BoxPlace<P>& place, Index box)
       : count(place.count()), tile(box) {
 #pragma unroll
-    for (int j = 0; j < BN / 32; ++j) {
-      const int i = static_cast<int>(threadIdx.x) % 32 + j * 32;
+    for (int j = 0; j < EACH; ++j) {
+      const int i = Lanes::pixel(j);
       at[j] = place.pixel(p, i);
       exists |= unsigned(place.exists(i)) << j;
     }
+#pragma unroll
+    for (int q = 0; q < Lanes::ROUNDS; ++q)
+      to[q] = PoolOf<P>::pooled ? Lanes::first_pooled(p, place) + Lanes::pooled(p, q) : Index(0);
   }
   __device__ __forceinline__ bool valid(int, int j) const { return exists >> j & 1u; }
   __device__ __forceinline__ Index column(int, int j) const { return at[j]; }
+  // Where a row's value lies among those of the box.
+  __device__ __forceinline__ int from(int j) const {
+    const int i = Lanes::pixel(j);
+    return PoolOf<P>::pooled && i >= P::Box::product ? P::Box::product - 1 : i;
+  }
+  // Whether all pixels of a window exist, and its place among all windows.
+  __device__ __forceinline__ bool whole(int round) const {
+    constexpr unsigned all = 0xffffffffu >> (32 - Lanes::TAKES);
+    return (exists >> round * Lanes::TAKES & all) == all;
+  }
+  __device__ __forceinline__ Index pooled(int round) const { return to[round]; }
 };
 
 }  // namespace crucible

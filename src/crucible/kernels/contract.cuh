@@ -17,6 +17,11 @@
 // a, b, finish are called for elements in range only; finish once for each (z, m, n, split), by neighbouring threads
 // for neighbouring n: it applies the epilogue, stores, and returns the value that statistics are taken of. sink is
 // called once for each (z, m, tile or group of columns) with the count, mean and sum of squared deviations of finish's values.
+// A functor whose columns are pixels of boxes may also pool, by windows that lie side by side:
+//   using Pool = Dims<..>;             a window's extents, which divide the box's
+//   using Pooling = ..;                a reduction (reduce.cuh) over a window's elements
+//   __device__ accum pool_in(Index z, Index m, Index n, accum value) const;    an element of it
+//   __device__ void pool_out(Index z, Index m, Index n, const Pooling&) const; n: the window's place among all whole ones
 //
 // Split s of `splits` sums a contiguous range of k (whole tiles); an empty range gives 0. Nothing depends on timing.
 // The engine (Simt, Mma) is a template argument. Each block computes one tile and, through the shared memory that the
@@ -74,6 +79,7 @@ __device__ __forceinline__ accum scattered_sum(accum (&x)[N]) {
 // The columns of a tile that a lane finishes: every 32nd of BN neighbours.
 template <int BN>
 struct PlainColumns {
+  static constexpr int EACH = BN / 32;
   Index first, tile;
   int count;
 
@@ -84,6 +90,7 @@ struct PlainColumns {
   }
   __device__ __forceinline__ bool valid(int, int j) const { return static_cast<int>(threadIdx.x) % 32 + j * 32 < count; }
   __device__ __forceinline__ Index column(int, int j) const { return first + static_cast<int>(threadIdx.x) % 32 + j * 32; }
+  __device__ __forceinline__ int from(int j) const { return static_cast<int>(threadIdx.x) % 32 + j * 32; }
 };
 
 // ROWS neighbouring rows of a tile (those there are, below `limit`) at a time, so that they need not wait for each other's
@@ -104,6 +111,20 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
         const accum made = p.finish(z, m + r < limit ? m + r : m, columns.valid(r, j) ? columns.column(r, j) : 0, split, values[r][j], there);
         kept[r][j] = there ? made : accum(0);
       }
+  if constexpr (PoolOf<P>::pooled) {
+    constexpr int TAKES = PoolOf<P>::Window::product;
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r)
+#pragma unroll
+      for (int q = 0; q < EACH / TAKES; ++q)
+        if (m + r < limit && columns.whole(q)) {
+          typename P::Pooling pool;
+#pragma unroll
+          for (int j = q * TAKES; j < (q + 1) * TAKES; ++j)
+            pool.step(p.pool_in(z, m + r, columns.column(r, j), values[r][j]));
+          p.pool_out(z, m + r, columns.pooled(q), pool);
+        }
+  }
   if constexpr (P::statistics) {
     // LANES lanes take TAKES columns each of one statistic.
     constexpr int LANES = P::group > 0 && P::group < 32 ? P::group : 32;
@@ -177,9 +198,9 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
 template <class Config, class P, class C>
 __device__ __forceinline__ void finish_row(const P& p, Index z, Index m, const C& columns, int split,
                                            const accum* values) {
-  accum mine[1][Config::BN / 32];
+  accum mine[1][C::EACH];
 #pragma unroll
-  for (int j = 0; j < Config::BN / 32; ++j) mine[0][j] = values[static_cast<int>(threadIdx.x) % 32 + j * 32];
+  for (int j = 0; j < C::EACH; ++j) mine[0][j] = values[columns.from(j)];
   finish_values(p, z, m, m + 1, columns, split, mine);
 }
 

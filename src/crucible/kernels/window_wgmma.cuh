@@ -257,19 +257,21 @@ struct PairProducer {
   }
 };
 
-// The pixels of a box that a lane finishes, every 32nd: from the box's first to each, in the output and among the sums.
+// The pixels of a box that a lane finishes: from the box's first to each, or to the first of a pool's window, in the output
+// and among the sums, and to the window itself.
 template <class W, class P>
 struct PairLanes {
   using H = Pair<W, P>;
-  static constexpr int EACH = (P::Box::product + 31) / 32;
-  Index to[EACH];
-  int from[EACH];
+  using Pixels = LanePixels<P, (P::Box::product + 31) / 32>;
+  static constexpr int EACH = Pixels::EACH, ROUNDS = Pixels::ROUNDS, TAKES = Pixels::TAKES;
+  Index to[ROUNDS], pooled[ROUNDS];
+  int from[ROUNDS];
 
   __device__ __forceinline__ explicit PairLanes(const P& p) {
 #pragma unroll
-    for (int j = 0; j < EACH; ++j) {
-      const int i = static_cast<int>(threadIdx.x) % 32 + j * 32;
-      to[j] = 0, from[j] = 0;
+    for (int j = 0; j < ROUNDS; ++j) {
+      const int i = Pixels::pixel(j * TAKES);
+      to[j] = 0, from[j] = 0, pooled[j] = PoolOf<P>::pooled ? Pixels::pooled(p, j) : Index(0);
 #pragma unroll
       for (int d = 0; d < 4; ++d) {
         to[j] = to[j] * p.extent(d) + P::Box::index(i, d);
@@ -278,29 +280,66 @@ struct PairLanes {
       if (i >= P::Box::product) to[j] = 0, from[j] = 0;
     }
   }
+  // Neighbours of a window's row are read two at a time where each pair begins at an even place.
+  static __device__ __forceinline__ constexpr bool twos() {
+    for (int d = 0; d < 3; ++d)
+      if (P::Box::at(d) > 1 && H::Halo::pitch(d) % 2 != 0) return false;
+    return Pixels::Window::at(3) % 2 == 0;
+  }
+  __device__ __forceinline__ void read(float (&values)[EACH], const float* row) const {
+    constexpr int BY = twos() ? 2 : 1;
+#pragma unroll
+    for (int j = 0; j < EACH; j += BY) {
+      int at = from[j / TAKES];
+#pragma unroll
+      for (int d = 0; d < 4; ++d) at += Pixels::Window::index(j % TAKES, d) * H::Halo::pitch(d);
+      if constexpr (BY == 2) {
+        const float2 two = *reinterpret_cast<const float2*>(row + at);
+        values[j] = two.x, values[j + 1] = two.y;
+      } else {
+        values[j] = row[at];
+      }
+    }
+  }
 };
 
 // WHOLE: the box lies in the output with all its pixels.
 template <class W, class P, bool WHOLE>
 struct PairColumns {
-  const PairLanes<W, P>& lanes;
-  Index base, tile;
+  using Lanes = PairLanes<W, P>;
+  using Pixels = typename Lanes::Pixels;
+  const P& p;
+  const Lanes& lanes;
+  Index base, pools, tile;
   int count;
   unsigned exists = 0;
 
-  __device__ __forceinline__ PairColumns(const P& p, const PairLanes<W, P>& places, const BoxPlace<P>& place, Index box)
-      : lanes(places), base(0), tile(box), count(WHOLE ? P::Box::product : place.count()) {
+  __device__ __forceinline__ PairColumns(const P& functor, const Lanes& places, const BoxPlace<P>& place, Index box)
+      : p(functor), lanes(places), base(0), pools(PoolOf<P>::pooled ? Pixels::first_pooled(p, place) : Index(0)), tile(box),
+        count(WHOLE ? P::Box::product : place.count()) {
 #pragma unroll
     for (int d = 0; d < 4; ++d) base = base * p.extent(d) + place.first[d];
 #pragma unroll
-    for (int j = 0; j < PairLanes<W, P>::EACH; ++j)
-      if (!WHOLE) exists |= unsigned(place.exists(static_cast<int>(threadIdx.x) % 32 + j * 32)) << j;
+    for (int j = 0; j < Lanes::EACH; ++j)
+      if (!WHOLE) exists |= unsigned(place.exists(Pixels::pixel(j))) << j;
   }
   __device__ __forceinline__ bool valid(int, int j) const {
-    if (WHOLE) return (j + 1) * 32 <= P::Box::product || static_cast<int>(threadIdx.x) % 32 + j * 32 < P::Box::product;
+    const int round = j / Lanes::TAKES;
+    if (WHOLE) return (round + 1) * 32 <= Pixels::Windows::product || Pixels::window(round) < Pixels::Windows::product;
     return exists >> j & 1u;
   }
-  __device__ __forceinline__ Index column(int, int j) const { return base + lanes.to[j]; }
+  __device__ __forceinline__ Index column(int, int j) const {
+    if (!PoolOf<P>::pooled) return base + lanes.to[j];
+    Index at = 0;
+#pragma unroll
+    for (int d = 0; d < 4; ++d) at = at * p.extent(d) + Pixels::Window::index(j % Lanes::TAKES, d);
+    return base + lanes.to[j / Lanes::TAKES] + at;
+  }
+  __device__ __forceinline__ bool whole(int round) const {
+    constexpr unsigned all = 0xffffffffu >> (32 - Lanes::TAKES);
+    return WHOLE ? valid(0, round * Lanes::TAKES) : (exists >> round * Lanes::TAKES & all) == all;
+  }
+  __device__ __forceinline__ Index pooled(int round) const { return pools + lanes.pooled[round]; }
 };
 
 // One warp's 16 rows of a box: four at a time through shared memory, so that neighbouring lanes finish neighbouring pixels.
@@ -308,7 +347,7 @@ template <class W, bool WHOLE, class P, int COUNT>
 __device__ __forceinline__ void finish_box(const P& p, Index z, Index first, Index box, const BoxPlace<P>& place,
                                            const PairLanes<W, P>& lanes, const float (&sums)[COUNT], float* stage) {
   using H = Pair<W, P>;
-  constexpr int EACH = PairLanes<W, P>::EACH;
+  constexpr int EACH = PairLanes<W, P>::EACH, ROWS = EACH > 8 ? 1 : EACH > 5 && P::statistics ? 2 : 4;  // as many as there are registers for
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const Index rows = p.rows();
   const PairColumns<W, P, WHOLE> columns(p, lanes, place, box);
@@ -325,15 +364,11 @@ __device__ __forceinline__ void finish_box(const P& p, Index z, Index first, Ind
               make_float2(sums[4 * j + 2 * h], sums[4 * j + 2 * h + 1]);
       }
       __syncwarp();
-      // As many rows at once as registers allow.
-      constexpr int AT_ONCE = EACH > 5 && P::statistics ? 2 : 4;
 #pragma unroll 1
-      for (int r = 0; r < 4; r += AT_ONCE) {
-        float values[AT_ONCE][EACH];
+      for (int r = 0; r < 4; r += ROWS) {
+        float values[ROWS][EACH];
 #pragma unroll
-        for (int i = 0; i < AT_ONCE; ++i)
-#pragma unroll
-          for (int j = 0; j < EACH; ++j) values[i][j] = stage[(r + i) * H::STAGE_PITCH + lanes.from[j]];
+        for (int i = 0; i < ROWS; ++i) lanes.read(values[i], stage + (r + i) * H::STAGE_PITCH);
         const Index m = first + h * 8 + part * 4 + r;
         if (m < rows) finish_values(p, z, m, rows, columns, 0, values);
       }

@@ -17,6 +17,7 @@ MULTIPLY, FETCH, STORE = 0.8, 0.62, 0.25
 PAIR_ROWS, TAP_BYTES, HOPPER_SHARED = 64, 2048, 232448
 # Its producers, cycles in which each puts away a chunk of one pixel, and from asking for one to having it.
 PRODUCERS, PRODUCE, LATENCY = 256, 250.0, 1200.0
+NO_POOL = (1, 1, 1, 1)
 SAMPLES = 4  # the dimension along which the same box of two samples is joined
 # Bytes in a cycle that a processor gets from the second-level cache, and its share of memory's.
 CACHE_RATE, MEMORY_RATE = 45.0, 19.0
@@ -106,6 +107,11 @@ class WindowTile:
 
     def text(self, grade: str) -> str:
         return f"Window<{self.rows}, {self.words}, Grade::{grade}>"
+
+    def divided(self, window: Sequence[int]) -> bool:
+        """Whether the boxes of every engine are made of whole windows."""
+        boxes = [self.box] if self.pair is None else [self.box, self.pair.box]
+        return all(b % w == 0 for box in boxes for b, w in zip(box, window))
 
     @property
     def split(self) -> MmaTile:
@@ -199,34 +205,44 @@ def shared_bytes(form: Form, box: Sequence[int], rows: int, words: int) -> int:
 
 
 def choose_box(
-    form: Form, extents: Sequence[int], rows: int, channels: int, samples: int = 1, *, direct: bool = False
-) -> WindowTile | None:
+    form: Form, extents: Sequence[int], rows: int, channels: int, samples: int = 1, *, direct: bool = False,
+    pool: Sequence[int] = NO_POOL,
+) -> WindowTile | None:  # fmt: skip
     """The box that should take the least time for an output of these extents; none where no halo fits.
 
-    Hopper's kernels have a box of their own. ``direct``: the input is memory as it is.
+    Hopper's kernels have a box of their own. ``direct``: the input is memory as it is. ``pool``: windows that are
+    stored as one element each, and divide the boxes.
     """
-    boxes = ranked_boxes(form, extents, rows, channels)
+    boxes = ranked_boxes(form, extents, rows, channels, pool)
+    pairs = ranked_pairs(form, extents, rows, channels, samples, direct=direct, pool=pool)
+    if prod(pool) > 1:
+        plain = choose_box(form, extents, rows, channels, samples, direct=direct)
+        if not boxes or (not pairs and plain is not None and plain.pair is not None):
+            return plain
     if not boxes:
         return None
-    pairs = ranked_pairs(form, extents, rows, channels, samples, direct=direct)
     return WindowTile(rows_for(rows), words_for(form.taps), boxes[0], pairs[0] if pairs else None)
 
 
-def ranked_boxes(form: Form, extents: Sequence[int], rows: int, channels: int) -> list[tuple[int, ...]]:
+def ranked_boxes(
+    form: Form, extents: Sequence[int], rows: int, channels: int, pool: Sequence[int] = NO_POOL
+) -> list[tuple[int, ...]]:
     """All boxes of kernels/window.cuh whose halo fits, the fastest first."""
     height, words = rows_for(rows), words_for(form.taps)
-    fitting = [b for b in _boxes(extents, BN) if shared_bytes(form, b, height, words) <= SHARED_LIMIT]
+    fitting = [b for b in _boxes(extents, BN, pool) if shared_bytes(form, b, height, words) <= SHARED_LIMIT]
     return sorted(fitting, key=lambda b: _cost(form, b, extents, height, channels))
 
 
 def ranked_pairs(
-    form: Form, extents: Sequence[int], rows: int, channels: int, samples: int = 1, *, direct: bool = False
-) -> list[PairTile]:
+    form: Form, extents: Sequence[int], rows: int, channels: int, samples: int = 1, *, direct: bool = False,
+    pool: Sequence[int] = NO_POOL,
+) -> list[PairTile]:  # fmt: skip
     """All ways to take boxes on Hopper, the fastest first; none for few rows or many taps."""
     if rows < PAIR_LEAST or form.taps > PAIR_TAPS:
         return []
-    pairs = [p for b in _boxes(extents, COLUMNS) for p in _pairs(form, b, extents, channels, samples)]
-    if direct:
+    stored = 1 / prod(pool)
+    pairs = [p for b in _boxes(extents, COLUMNS, pool) for p in _pairs(form, b, extents, channels, samples, stored)]
+    if direct and stored == 1:
         pairs += _strips(form, extents, rows, channels, samples)
     return [pair for _, pair in sorted(pairs, key=lambda p: p[0])]
 
@@ -286,9 +302,9 @@ class Joint:
 
 
 def _pairs(
-    form: Form, box: tuple[int, ...], extents: Sequence[int], channels: int, samples: int
+    form: Form, box: tuple[int, ...], extents: Sequence[int], channels: int, samples: int, stored: float
 ) -> Iterator[tuple[float, PairTile]]:
-    """Ways to take boxes on Hopper, with the cycles they should need."""
+    """Ways to take boxes on Hopper, with the cycles they should need. ``stored``: this part of the pixels."""
     for join in range(-1, SAMPLES + 1):
         if samples < 2 if join == SAMPLES else join >= 0 and box[join] >= extents[join]:
             continue
@@ -298,7 +314,7 @@ def _pairs(
         for landing in (64, 48, 32, 16):
             pair = _fitting(joint, -(-channels // 16), landing)
             if pair is not None:
-                yield _pair_cost(joint, pair, extents, channels, samples), pair
+                yield _pair_cost(joint, pair, extents, channels, samples, stored), pair
                 break
 
 
@@ -316,22 +332,29 @@ def _fitting(joint: Joint, chunks: int, landing: int) -> PairTile | None:
     return PairTile(joint.box, joint.join, slots, kept, turn, landing, again, joint.columns)
 
 
-def _pair_cost(joint: Joint, pair: PairTile, extents: Sequence[int], channels: int, samples: int) -> float:
+def _instruction(columns: int) -> float:
+    """Cycles of one that multiplies 64 rows by so many columns: as it multiplies, or reads shared memory."""
+    return max(columns / 2, (2048 + 32 * columns) / 128)
+
+
+def _pair_cost(
+    joint: Joint, pair: PairTile, extents: Sequence[int], channels: int, samples: int, stored: float
+) -> float:
     """Cycles of kernels/window_wgmma.cuh for one sample."""
     form, box, chunks = joint.form, joint.box, -(-channels // 16)
     two = pair.join >= 0
-    count = prod(-(-e // b) for e, b in zip(extents, joint.both))
+    count = float(prod(-(-e // b) for e, b in zip(extents, joint.both)))
     if pair.join == SAMPLES:
-        count = count * -(-samples // 2) / samples
+        count *= -(-samples // 2) / samples
     halo, pixels = form.halo(joint.both), prod(box) * (2 if two else 1)
-    multiply = chunks * form.taps * joint.columns * (1.0 if two else 0.5)
+    multiply = chunks * form.taps * _instruction(joint.columns) * (2 if two else 1)
     # Producers without a pixel wait for those that have one.
     dealt = -(-joint.places // PRODUCERS)
     flying = max(1, pair.landing // 16)  # chunks of a pixel that each producer has asked for
     produce = chunks * dealt * max(PRODUCE, LATENCY / flying)
     weights = 0 if pair.chunks else chunks * form.taps * TAP_BYTES
     cache = (joint.places * channels * 4 * (1 + 8 / halo[-1]) + weights) / CACHE_RATE
-    store = pixels * 4 * PAIR_ROWS * (1 + 8 / box[-1]) / MEMORY_RATE
+    store = stored * pixels * 4 * PAIR_ROWS * (1 + 8 / box[-1]) / MEMORY_RATE
     moved = cache + store + pixels * 4 * channels / MEMORY_RATE
     # Two side by side store at nearly the same time.
     parts = sorted((multiply, moved, produce))
@@ -369,7 +392,7 @@ def _strips(
         # All lines are cut into stretches, so many for each strip: see strip_segments in the kernel.
         stretches = range(1, min(4 * blocks, lines) + 1)
         time = min((-(-s * strips // blocks)) * (-(-lines // s) + reach + 2) for s in stretches)
-        multiply = chunks * form.taps * width / 2
+        multiply = chunks * form.taps * _instruction(width)
         cache = landed * channels * 4 / CACHE_RATE
         moved = cache + width * 4 * ((1 + 4 / width) * PAIR_ROWS + channels) / MEMORY_RATE
         yield time * blocks / samples * (max(multiply, moved) + min(multiply, moved) / 4), pair
@@ -415,13 +438,17 @@ def ranked_gradients(
     return [tile for _, tile in sorted(found, key=lambda f: f[0])]
 
 
-def _boxes(extents: Sequence[int], room: int) -> Iterator[tuple[int, ...]]:
-    """Boxes of at most ``room`` pixels: for each dimension, ways to cut it into equal parts, and round sizes."""
+def _boxes(extents: Sequence[int], room: int, pool: Sequence[int] = ()) -> Iterator[tuple[int, ...]]:
+    """Boxes of at most ``room`` pixels: for each dimension, ways to cut it into equal parts, and round sizes.
+
+    Each extent a multiple of the pool's.
+    """
     if not extents:
         yield ()
         return
-    for size in _sizes(extents[0], room):
-        for rest in _boxes(extents[1:], room // size):
+    by = pool[0] if pool else 1
+    for size in sorted({-(-s // by) * by for s in _sizes(extents[0], room)}):
+        for rest in _boxes(extents[1:], room // size, pool[1:]) if size <= room else ():
             yield (size, *rest)
 
 

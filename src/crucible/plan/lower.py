@@ -19,6 +19,7 @@ from crucible.plan.program import (
     Index,
     Keep,
     Operation,
+    Pooled,
     Program,
     Reduce,
     Tensor,
@@ -59,8 +60,11 @@ def lowers(*targets: Any) -> Callable[[Handler], Handler]:
 class Lowering:
     """One pass over the nodes. ``env`` has the Tensor (or tuple of them, or number) of every node."""
 
-    def __init__(self, joint: Joint, roles: Sequence[tuple[str, str]], element: torch.dtype) -> None:
+    def __init__(
+        self, joint: Joint, roles: Sequence[tuple[str, str]], element: torch.dtype, pools: bool
+    ) -> None:  # fmt: skip
         self.joint = joint
+        self.pools = pools  # contractions may pool what they store
         self.element = element
         self.symbols = Symbols()
         self.program = Program()
@@ -76,6 +80,8 @@ class Lowering:
         for node in self.joint.graph.nodes:
             if node.op == "call_function":
                 self.env[node] = self._node(node)
+                if node.meta.get("once") and isinstance(self.env[node], Tensor):
+                    self.keep(self.env[node], "computed once for many elements", dtype="accum")
             elif node.op == "get_attr":
                 raise Unsupported(f"{node.name} is a constant that torch made while tracing")
         program = self.program
@@ -188,30 +194,52 @@ class Lowering:
         folds: bool = False,
         shape: Index | None = None,
         dtype: str | None = None,
+        pooled: Pooled | None = None,
     ) -> Tensor:
+        if pooled is None:
+            self.stored_pools(inputs)
         shape = self.result_shape(node) if shape is None else shape
         dtype = self.dtype(node.meta["val"]) if dtype is None else dtype
         total = cost + sum(t.cost for t in inputs if t.buffer is None)
         results = frozenset().union(*(t.results for t in inputs if t.buffer is None))
         nodes = tuple(dict.fromkeys([*(n for t in inputs if t.buffer is None for n in t.nodes), node.name]))
         made = Tensor(
-            node.name, shape, dtype, element, total, folds or any(t.folds for t in inputs), None, results, nodes
+            node.name, shape, dtype, element, total, folds or any(t.folds for t in inputs), None, results, nodes, pooled
         )
         if total > SHARED_COST and len(node.users) > 1:
             self.keep(made, "computing it again for each reader would cost more")
         return made
 
-    def keep(self, tensor: Tensor, why: str, *, fresh: bool = False) -> Buffer:
+    def stored_pools(self, inputs: Sequence[Tensor]) -> None:
+        """Keep what contractions pool, and what is computed from that alone, when something else needs it."""
+        for t in inputs:
+            if t.pooled is not None and t.buffer is None and t.pooled.tensor.buffer is None:
+                self.keep(t, "pooled where a contraction has its elements")
+
+    def passed_on(self, inputs: Sequence[Tensor], shape: Index, dtype: str) -> Pooled | None:
+        """The pool whose result a pointwise function can be stored in the stead of."""
+        found = {id(t.pooled): t.pooled for t in inputs if t.pooled is not None and t.buffer is None}
+        if len(found) != 1 or dtype != "scalar":
+            return None
+        (pooled,) = found.values()
+        alone = all(
+            t.shape == shape if t.pooled is pooled and t.buffer is None
+            else t.buffer.role != "made" if t.buffer is not None else not t.results and not t.folds
+            for t in inputs
+        )  # fmt: skip
+        return pooled if alone else None
+
+    def keep(self, tensor: Tensor, why: str, *, fresh: bool = False, dtype: str = "") -> Buffer:
         """Memory for a tensor. A fresh one is not shared with an argument."""
         if tensor.buffer is not None and not (fresh and tensor.buffer.role != "made"):
             return tensor.buffer
         name = self.buffer_name(tensor.name)
-        buffer = Buffer(name, tensor.shape, tensor.dtype, "made")
+        buffer = Buffer(name, tensor.shape, dtype or tensor.dtype, "made")
         self.program.buffers[name] = buffer
         source = tensor
         if tensor.buffer is None:
             source = Tensor(tensor.name, tensor.shape, tensor.dtype, tensor.element, tensor.cost, tensor.folds,
-                            None, tensor.results, tensor.nodes)  # fmt: skip
+                            None, tensor.results, tensor.nodes, tensor.pooled)  # fmt: skip
             tensor.buffer, tensor.cost, tensor.folds = buffer, 0, False
         # Operations between here and there may read it already: from now on they load what this stores.
         self.operations.insert(self._earliest(source), Keep(source, buffer, why))
@@ -273,6 +301,7 @@ class Lowering:
         kinds: Sequence[str], inputs: Sequence[Tensor],
     ) -> list[Tensor]:  # fmt: skip
         """A reduction of ``source`` over ``dims``; results in keepdim form, one for each result of the reducer."""
+        self.stored_pools(inputs)
         rank = len(source.shape)
         kept = [d for d in range(rank) if d not in dims]
         outer = tuple(self.fresh("r", source.shape[d]) for d in kept)
@@ -385,7 +414,8 @@ def _apply(low: Lowering, node: Any, row: str, args: Sequence[Any], kind: str | 
                 values.append(convert(low.scalar(a, wanted), wanted))
         return convert(Op(row, tuple(values), result_kind), out_kind)
 
-    return low.lazy(node, element, tensors, cost=entry.cost, shape=shape)
+    pooled = low.passed_on(tensors, shape, low.dtype(node.meta["val"]))
+    return low.lazy(node, element, tensors, cost=entry.cost, shape=shape, pooled=pooled)
 
 
 def _common(low: Lowering, tensors: Sequence[Tensor], args: Sequence[Any]) -> str:
@@ -1090,6 +1120,11 @@ def _adaptive_backward(low: Lowering, node: Any) -> Any:
     return windows.adaptive_avg_pool_backward(low, node)
 
 
-def lower(joint: Joint, roles: Sequence[tuple[str, str]], element: torch.dtype = torch.float32) -> Program:
-    """The program of a traced graph. ``roles`` names each primal and tangent: (buffer name, role)."""
-    return Lowering(joint, roles, element).run()
+def lower(
+    joint: Joint, roles: Sequence[tuple[str, str]], element: torch.dtype = torch.float32, *, pools: bool = False
+) -> Program:  # fmt: skip
+    """The program of a traced graph. ``roles`` names each primal and tangent: (buffer name, role).
+
+    ``pools``: the result of a pool over a contraction goes through memory, since contractions can pool what they store.
+    """
+    return Lowering(joint, roles, element, pools).run()

@@ -94,6 +94,19 @@ class Buffer:
 
 
 @dataclass(eq=False)
+class Pooled:
+    """How a tensor comes from another by windows that lie side by side: over its last dimensions, whole ones only.
+
+    Tensors that are computed from its elements one by one have it too: ``tensor`` is the pool's own result.
+    """
+
+    source: Tensor
+    kernel: tuple[int, ...]
+    reducer: str
+    tensor: Tensor
+
+
+@dataclass(eq=False)
 class Tensor:
     """A tensor of the graph. ``cost`` is what one element costs to compute, ``folds`` whether that takes a loop."""
 
@@ -106,6 +119,7 @@ class Tensor:
     buffer: Buffer | None = None
     results: frozenset[str] = frozenset()  # contractions and reductions it is computed from
     nodes: tuple[str, ...] = ()
+    pooled: Pooled | None = None
 
     @property
     def kind(self) -> str:

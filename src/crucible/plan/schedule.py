@@ -29,8 +29,8 @@ from crucible.plan.program import (
     reshaped,
     unflat,
 )
-from crucible.plan.stages import Call, Contraction, Map, Pass, Row, Stage, Statistics, Store
-from crucible.plan.value import Load, Local, Result, Value, replace, walk
+from crucible.plan.stages import Call, Contraction, Map, Pass, Pool, Row, Stage, Statistics, Store
+from crucible.plan.value import Fold, Load, Local, Result, Value, replace, walk
 from crucible.plan.walks import LAUNCH, Access, across_rows, arrange, traffic
 from crucible.plan.ways import Choices, Site, best
 
@@ -221,7 +221,8 @@ class Scheduler:
         source = s.source() if s.plain is None else None
         return Site(
             self.engine, c.rule, rows, cols, depth, batches, s.form, extents, channels, samples,
-            direct=isinstance(source, Load) and self._in_lines(source, s), gradient=s.plain is not None,
+            direct=isinstance(source, Load) and self._in_lines(source, s),
+            pool=self._pool_of(c), gradient=s.plain is not None,
         )  # fmt: skip
 
     def _tiles(self, stage: Contraction) -> Int:
@@ -461,7 +462,7 @@ class Scheduler:
     # -- kept tensors
 
     def _keep(self, keep: Keep, seen: _Seen) -> None:
-        if self._store_in_epilogue(keep, seen) or self._store_in_walk(keep, seen):
+        if self._store_in_epilogue(keep, seen) or self._pool(keep, seen) or self._store_in_walk(keep, seen):
             return
         tensor, buffer = keep.tensor, keep.buffer
         for at in range(len(self.stages) - 1, self.floor - 1, -1):
@@ -492,6 +493,52 @@ class Scheduler:
         where = flat(stage.contract.place, stage.contract.shape)
         stage.stores.append(Store(keep.buffer, where, value))
         stage.nodes.extend(keep.tensor.nodes)
+        self.made_by[keep.buffer.name] = at
+        return True
+
+    def _pool_of(self, c: Contract) -> tuple[int, ...]:
+        """The windows, in the form's dimensions, by which a contraction's pixels are pooled when they are stored."""
+        for o in self.program.operations:
+            if isinstance(o, Keep) and c.name in o.tensor.results:
+                found = _windows(c, o.tensor)
+                if found is not None:
+                    return found
+        return (1, 1, 1, 1)
+
+    def _pool(self, keep: Keep, seen: _Seen) -> bool:
+        """Pool a contraction's elements in its epilogue: a box has whole windows."""
+        found = self._contraction_of(seen)
+        if found is None:
+            return False
+        at, stage = found
+        c, tile, tensor, pooled = stage.contract, stage.tile, keep.tensor, keep.tensor.pooled
+        window = _windows(c, tensor)
+        if window is None or pooled is None or c.sliding is None:
+            return False
+        if not isinstance(tile, WindowTile) or not tile.divided(window):
+            return False
+        if stage.pool is not None and stage.pool.pooled is not pooled:
+            return False
+        value = self._in_epilogue(c, pooled.source)
+        if value is None:
+            return False
+        extents = tuple(e // w for e, w in zip(c.sliding.extents, window))
+        spatial = extents[4 - len(c.shape[2:]) :]
+        cols = self._fresh("w", product(extents)) if stage.pool is None else stage.pool.cols
+        sample, rest = c.place[0], _plain(cols)
+        if len(c.batch) == 1:  # samples are pixels too
+            sample, rest = rest // product(spatial), rest % product(spatial)
+        where = (sample * c.shape[1] + c.place[1]) * product(spatial) + rest
+        # The stored value, with what is pooled at hand.
+        index = reshaped((sample, c.place[1], *unflat(rest, spatial)), (*c.shape[:2], *spatial), tensor.shape)
+        own = pooled.tensor.element(index)
+        stored = replace(tensor.at(index), lambda v: Local("pooled", "f") if v == own else None)
+        if any(isinstance(v, (Result, Fold)) for v in walk(stored)):
+            return False
+        if stage.pool is None:
+            stage.pool = Pool(window, pooled, value, cols)
+        stage.pool.stores.append(Store(keep.buffer, where, stored))
+        stage.nodes.extend(tensor.nodes)
         self.made_by[keep.buffer.name] = at
         return True
 
@@ -602,6 +649,8 @@ class Scheduler:
                 stage.stores = [Store(s.buffer, s.index, self._settle(s.value, at)) for s in stage.stores]
                 if stage.statistics is not None:
                     stage.statistics.value = self._settle(stage.statistics.value, at)
+                if stage.pool is not None:
+                    stage.pool.value = self._settle(stage.pool.value, at)
         for key, buffer in self.homes.items():
             name, part = key.rsplit("/", 1)
             stage = self.stages[self.made_by[name]]
@@ -650,6 +699,21 @@ def _boxes(stage: Contraction, box: Sequence[int] | None = None) -> Int:
     s, tile = stage.contract.sliding, stage.tile
     assert s is not None and isinstance(tile, (WindowTile, GradientTile))
     return product([(e + (b - 1)) // b for e, b in zip(s.extents, tile.box if box is None else box)])
+
+
+def _windows(c: Contract, tensor: Tensor) -> tuple[int, ...] | None:
+    """The windows of a pool over a contraction's pixels, in its form's dimensions; none where it is no such pool."""
+    pooled = tensor.pooled
+    if pooled is None or c.sliding is None:
+        return None
+    shape, kernel = pooled.source.shape, pooled.kernel
+    lead = len(shape) - len(kernel)
+    long = [(e, k) for e, k in zip(shape[lead:], kernel) if e != 1 or k != 1]
+    if lead != 2 or shape[:2] != c.shape[:2] or [e for e, _ in long] != [e for e in c.shape[2:] if e != 1]:
+        return None
+    sizes = iter(long)
+    spatial = tuple(1 if e == 1 else next(sizes)[1] for e in c.shape[2:])
+    return (*[1] * (4 - len(spatial)), *spatial)
 
 
 @dataclass
@@ -775,6 +839,8 @@ def _read(stages: Iterable[Stage]) -> set[str]:
 def stores_of(stage: Stage) -> list[Store]:
     if isinstance(stage, Row):
         return [s for p in stage.passes for s in p.stores] + [s for _, s in stage.finals]
+    if isinstance(stage, Contraction) and stage.pool is not None:
+        return [*stage.stores, *stage.pool.stores]
     return [] if isinstance(stage, Call) else stage.stores
 
 
@@ -794,6 +860,8 @@ def values_of(stage: Stage) -> list[Value]:
         values += [stage.a, stage.b]
         if stage.statistics is not None:
             values.append(stage.statistics.value)
+        if stage.pool is not None:
+            values.append(stage.pool.value)
     return values
 
 

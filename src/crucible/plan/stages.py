@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from crucible.plan.boxes import GradientTile, WindowTile
 from crucible.plan.index import ONE, Int, Var
-from crucible.plan.program import Buffer, Contract, Extern, Index, Reduce
+from crucible.plan.program import Buffer, Contract, Extern, Index, Pooled, Reduce
 from crucible.plan.tiles import Tile
 from crucible.plan.value import Value
 from crucible.plan.ways import Site
@@ -77,6 +77,17 @@ class Statistics:
 
 
 @dataclass
+class Pool:
+    """Windows of a contraction's pixels, side by side: a reduction of each whole one, and where its result goes."""
+
+    window: tuple[int, ...]  # in the form's four dimensions
+    pooled: Pooled
+    value: Value  # one element
+    cols: Var  # the place of a window among all
+    stores: list[Store] = field(default_factory=list)
+
+
+@dataclass
 class Contraction:
     """A contraction with what follows it in registers."""
 
@@ -89,6 +100,7 @@ class Contraction:
     plain: Value | None = None  # and the other tensor's, for the gradient of a weight
     stores: list[Store] = field(default_factory=list)
     statistics: Statistics | None = None
+    pool: Pool | None = None
     splits: Int = ONE
     packed: bool = False  # on Hopper, for its own instructions (kernels/contract_wgmma.cuh)
     site: Site | None = None  # what the tile was chosen for

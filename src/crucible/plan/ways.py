@@ -9,6 +9,7 @@ from math import prod
 
 from crucible.plan import tiles
 from crucible.plan.boxes import (
+    NO_POOL,
     Form,
     GradientTile,
     PairTile,
@@ -42,6 +43,7 @@ class Site:
     channels: int = 0
     samples: int = 1  # that are not pixels
     direct: bool = False  # lines of the input are lines of memory
+    pool: tuple[int, ...] = NO_POOL  # windows that are stored as one element each
     gradient: bool = False  # by the weight of a window
 
     @property
@@ -52,6 +54,8 @@ class Site:
         if f is None:
             return sizes
         parts = {"kernel": f.kernel, "stride": f.stride, "dilation": f.dilation, "shift": f.shift, "of": self.extents}
+        if prod(self.pool) > 1:
+            parts["pool"] = self.pool
         listed = " ".join(f"{name} {_times(values)}" for name, values in parts.items())
         words = " flipped" * f.flipped + " direct" * self.direct + " gradient" * self.gradient
         return f"{sizes} channels {self.channels} samples {self.samples} {listed}{words}"
@@ -116,7 +120,7 @@ def best(site: Site) -> Way:
             if found:
                 return Way(found[0], _gradient_splits(site, found[0]))
         elif splits == 1:
-            box = choose_box(site.form, site.extents, site.rows, site.channels, site.samples, direct=site.direct)
+            box = _box(site, site.form)
             if box is not None:
                 return Way(box)
     return _plain(site, tile)
@@ -145,13 +149,13 @@ def ways(site: Site, hopper: bool, count: int = TRIED) -> list[Way]:
 def _windows(site: Site, hopper: bool, count: int) -> list[Way]:
     """Boxes of pixels: those of Hopper's kernel where it would run, with the best of each kind, else the others."""
     assert site.form is not None
-    first = choose_box(site.form, site.extents, site.rows, site.channels, site.samples, direct=site.direct)
+    first = _box(site, site.form)
     if first is None:
         return []
     made = []
     if hopper and first.pair is not None:
         pairs = ranked_pairs(
-            site.form, site.extents, site.rows, site.channels, site.samples, direct=site.direct
+            site.form, site.extents, site.rows, site.channels, site.samples, direct=site.direct, pool=site.pool
         )
         kinds: dict[tuple[bool, bool, bool], PairTile] = {}
         for pair in pairs:
@@ -160,9 +164,14 @@ def _windows(site: Site, hopper: bool, count: int) -> list[Way]:
         made += [WindowTile(first.rows, first.words, first.box, pair) for pair in chosen]
         made.append(WindowTile(first.rows, first.words, first.box))
     else:
-        boxes = ranked_boxes(site.form, site.extents, site.rows, site.channels)
+        boxes = ranked_boxes(site.form, site.extents, site.rows, site.channels, site.pool)
         made += [WindowTile(first.rows, first.words, box, first.pair) for box in boxes[:count]]
     return [Way(tile) for tile in made]
+
+
+def _box(site: Site, form: Form) -> WindowTile | None:
+    sizes = (site.extents, site.rows, site.channels, site.samples)
+    return choose_box(form, *sizes, direct=site.direct, pool=site.pool)
 
 
 def _plain(site: Site, tile: Tile) -> Way:

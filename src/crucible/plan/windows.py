@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from crucible.plan.index import ZERO, Int, Var, integer, of_atom
-from crucible.plan.program import Index, Tensor, flat
+from crucible.plan.program import Contract, Index, Pooled, Tensor, flat
 from crucible.plan.value import Condition, Const, Fold, IndexValue, Inside, Masked, Multiple, Op, Value
 
 if TYPE_CHECKING:
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 # A loop inside a thread is at most this long.
 LONGEST = 512
+# Elements of a window that a contraction pools: a thread holds them all.
+POOLED = 16
 
 
 def _loop(low: Lowering, kernel: Sequence[int]) -> tuple[tuple[Var, ...], list[Int]]:
@@ -71,8 +73,25 @@ def max_pool(low: Lowering, node: Any) -> Any:
 
     cost = 2 * _size(kernel) * (1 + x.cost if x.buffer is None else 1)
     values = low.lazy(node, part(0, "f"), [x], cost=cost, folds=bool(loops), shape=shape, dtype="scalar")
+    plain = kernel == stride and not any(padding) and all(d == 1 for d in dilation) and not _ceil(node)
+    if plain and loops and values.buffer is None and _beside_contraction(low, node, x, kernel):
+        values.pooled = Pooled(x, tuple(kernel), "max", values)
     indices = low.lazy(node, part(1, "l"), [x], cost=cost, folds=bool(loops), shape=shape, dtype="int64")
     return values, indices
+
+
+def _ceil(node: Any) -> bool:
+    return any(a is True for a in node.args)
+
+
+def _beside_contraction(low: Lowering, node: Any, x: Tensor, kernel: Sequence[int]) -> bool:
+    """Whether a contraction with boxes of pixels can pool its own elements, or what is computed from each alone."""
+    if not low.pools or x.buffer is not None or x.folds or _size(kernel) > POOLED or len(x.results) != 1:
+        return False
+    if any(user.args[1] != 0 and user.users for user in node.users):
+        return False  # the chosen places are wanted
+    made = [o for o in low.operations if isinstance(o, Contract) and o.name in x.results]
+    return any(c.sliding is not None and c.sliding.plain is None for c in made)
 
 
 def _single(body: tuple[Value, ...], part: int) -> Value:
@@ -96,7 +115,7 @@ def _bounds(
     kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int],
 ) -> tuple[Condition, ...]:  # fmt: skip
     """Bounds that matter: dimensions with padding, and those where a last window may hang over (ceil mode)."""
-    ceil = any(a is True for a in node.args)
+    ceil = _ceil(node)
     return tuple(Inside(i, e) for i, e, p in zip(at, extents, padding) if p or ceil)
 
 
