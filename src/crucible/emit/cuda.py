@@ -529,8 +529,6 @@ def _contraction(stage: Contraction, buffers: Mapping[str, Buffer], comment: Ite
         f"  return {result};",
         "}",
     ]
-    if isinstance(stage.tile, WindowTile):
-        body += _stored(parts, stage)
     if stats is not None:
         t = parts.writer()
         _decoded(t, c.batch, "z", extents, t.top)
@@ -565,26 +563,6 @@ def _contraction(stage: Contraction, buffers: Mapping[str, Buffer], comment: Ite
     made = _assemble(parts, stage.name, comment, body, launch(stage, STREAM), extra, templates, memory)
     made.columns = {pair.columns} if pair is not None else {stage.tile.cols} if stage.packed else set()
     return made
-
-
-def _stored(parts: _Parts, stage: Contraction) -> list[str]:
-    """Where the first store of an element goes, for kernels that align their stores."""
-    c = stage.contract
-    place = "0"
-    w = parts.writer()
-    if stage.stores:
-        _decoded(w, c.batch, "z", [v.extent for v in c.batch], w.top)
-        w.top.names[c.rows] = "m"
-        w.top.names[c.cols] = "n"
-        buffer = stage.stores[0].buffer
-        at = w.int(stage.stores[0].index, w.top)
-        place = f"reinterpret_cast<uintptr_t>(&{pointer(buffer.name)}[{at}]) / sizeof({pointer(buffer.name)}[0])"
-    return [
-        "__device__ __forceinline__ uintptr_t stored(Index z, Index m, Index n) const {",
-        *indented(w.top.lines),
-        f"  return {place};",
-        "}",
-    ]
 
 
 def _pool(parts: _Parts, stage: Contraction, pool: Pool) -> list[str]:

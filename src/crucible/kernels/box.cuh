@@ -74,6 +74,10 @@ struct BoxPlace {
   Index first[4];  // the box's first pixel
   int there[4];    // how many pixels of it exist, by dimension
 
+  __device__ __forceinline__ BoxPlace(const Index (&at)[4], const int (&of)[4]) {
+#pragma unroll
+    for (int d = 0; d < 4; ++d) first[d] = at[d], there[d] = of[d];
+  }
   __device__ __forceinline__ BoxPlace(const P& p, Index box) {
 #pragma unroll
     for (int d = 3; d >= 0; --d) {
@@ -180,8 +184,8 @@ struct BoxColumns {
     for (int q = 0; q < Lanes::ROUNDS; ++q)
       to[q] = PoolOf<P>::pooled ? Lanes::first_pooled(p, place) + Lanes::pooled(p, q) : Index(0);
   }
-  __device__ __forceinline__ bool valid(int, int j) const { return exists >> j & 1u; }
-  __device__ __forceinline__ Index column(int, int j) const { return at[j]; }
+  __device__ __forceinline__ bool valid(int j) const { return exists >> j & 1u; }
+  __device__ __forceinline__ Index column(int j) const { return at[j]; }
   // Where a row's value lies among those of the box.
   __device__ __forceinline__ int from(int j) const {
     const int i = Lanes::pixel(j);

@@ -161,59 +161,6 @@ struct StripLoader {
   }
 };
 
-// The pixels of a strip's line that a lane finishes, every 32nd. Stores should begin with a sector of memory, so each row
-// has its first pixel at another lane.
-template <int ROWS>
-struct StripColumns {
-  Index base, tile;
-  int count;
-  int before[ROWS];
-
-  __device__ __forceinline__ int pixel(int r, int j) const { return static_cast<int>(threadIdx.x) % 32 + j * 32 - before[r]; }
-  __device__ __forceinline__ bool valid(int r, int j) const { return unsigned(pixel(r, j)) < unsigned(count); }
-  __device__ __forceinline__ Index column(int r, int j) const { return base + pixel(r, j); }
-};
-
-// One warp's 16 rows of a line: four at a time through shared memory, so that neighbouring lanes finish neighbouring pixels.
-template <class W, class P, int COUNT>
-__device__ __forceinline__ void finish_line(const P& p, Index z, Index first, Index tile, Index base, int count,
-                                            const float (&sums)[COUNT], float* stage) {
-  using S = Strip<W, P>;
-  constexpr int SECTOR = 32 / sizeof(scalar), EACH = (P::Box::at(3) + SECTOR - 1 + 31) / 32;
-  constexpr int PITCH = S::Line::STAGE_PITCH, AT_ONCE = P::statistics && EACH > 5 ? 2 : 4;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const Index rows = p.rows();
-  // Registers must be known beforehand, so each eight rows have their own code.
-#pragma unroll
-  for (int h = 0; h < 2; ++h)
-#pragma unroll 1
-    for (int part = 0; part < 2; ++part) {
-      __syncwarp();
-      if (lane / 16 == part) {
-#pragma unroll
-        for (int j = 0; j < S::N / 8; ++j)
-          *reinterpret_cast<float2*>(stage + lane % 16 / 4 * PITCH + j * 8 + lane % 4 * 2) =
-              make_float2(sums[4 * j + 2 * h], sums[4 * j + 2 * h + 1]);
-      }
-      __syncwarp();
-#pragma unroll 1
-      for (int r = 0; r < 4; r += AT_ONCE) {
-        const Index m = first + h * 8 + part * 4 + r;
-        if (m >= rows) break;
-        StripColumns<AT_ONCE> columns{base, tile, count};
-        float values[AT_ONCE][EACH];
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; ++i) {
-          columns.before[i] = static_cast<int>(p.stored(z, m + i < rows ? m + i : m, base) % SECTOR);
-#pragma unroll
-          for (int j = 0; j < EACH; ++j)
-            values[i][j] = columns.valid(i, j) ? stage[(r + i) * PITCH + columns.pixel(i, j)] : 0.0f;
-        }
-        finish_values(p, z, m, rows, columns, 0, values);
-      }
-    }
-}
-
 // A warp that rounds what has landed: two pixels of eight channels at a time.
 template <class W, class P>
 struct StripRounder {
@@ -361,6 +308,7 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
     const int which = warp / 4;
     float sums[S::N / 2];
     float* const stage = reinterpret_cast<float*>(stages) + warp * 4 * S::Line::STAGE_PITCH;
+    const PairLanes<W, P> lanes(p);
     const int scale = W::kind == Operands::Half ? packed.input() : 0;
     const uint64_t a = lines_at(shared_address(strip_shared), TAP_BYTES / 2), b = lines_at(shared_address(ring) + S::LEAD * 16, S::UNIT_BYTES);
     barrier_wait(kept, 0);
@@ -405,7 +353,12 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
           unscale<S::N / 8>(sums, rows, scale);
         }
         const Index line = (lines.outer[0] * p.extent(1) + lines.outer[1]) * p.extent(2) + lines.first + l;
-        finish_line<W>(p, lines.batch, first, line * lines.strips + lines.strip, line * p.extent(3) + left, there, sums, stage);
+        const Index box = line * lines.strips + lines.strip;
+        const BoxPlace<P> place({lines.outer[0], lines.outer[1], lines.first + l, left}, {1, 1, 1, there});
+        if (there == P::Box::product)
+          finish_box<W, true>(p, lines.batch, first, box, place, lanes, sums, stage);
+        else
+          finish_box<W, false>(p, lines.batch, first, box, place, lanes, sums, stage);
       }
       base += static_cast<unsigned>(lines.count) + S::REACH, done += static_cast<unsigned>(lines.count);
       acquire(base - 1);
