@@ -130,6 +130,6 @@ extern "C" int gradient_bytes() {{ return GradientSizes<{gradient.text()}, Backw
 
 @pytest.mark.parametrize("pool", [(1, 1, 2, 2), (1, 2, 2, 2), (1, 1, 1, 3), (1, 1, 3, 5)])
 def test_boxes_of_whole_windows(pool):
-    tile = choose_box(form((3, 3)), (1, 9, 33, 35), 64, 64, pool)
+    tile = choose_box(form((3, 3)), (1, 9, 33, 35), 64, 64, pool=pool)
     assert tile is not None and tile.pair is not None and tile.divided(pool)
     assert prod(tile.box) <= BN and tile.pair.columns <= COLUMNS

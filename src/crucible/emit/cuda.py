@@ -529,6 +529,8 @@ def _contraction(stage: Contraction, buffers: Mapping[str, Buffer], comment: Ite
         f"  return {result};",
         "}",
     ]
+    if isinstance(stage.tile, WindowTile) and stage.tile.pair is not None and stage.tile.pair.landings:
+        body += _stored(parts, stage)
     if stats is not None:
         t = parts.writer()
         _decoded(t, c.batch, "z", extents, t.top)
@@ -561,8 +563,28 @@ def _contraction(stage: Contraction, buffers: Mapping[str, Buffer], comment: Ite
     extra = ["packed"] if boxed or stage.packed else []
     memory = packed_bytes(stage) if stage.packed else ""
     made = _assemble(parts, stage.name, comment, body, launch(stage, STREAM), extra, templates, memory)
-    made.columns = {pair.columns} if pair is not None else {stage.tile.cols} if stage.packed else set()
+    made.columns = pair.instructions if pair is not None else {stage.tile.cols} if stage.packed else set()
     return made
+
+
+def _stored(parts: _Parts, stage: Contraction) -> list[str]:
+    """Where the first store of an element goes, for kernels that align their stores."""
+    c = stage.contract
+    place = "0"
+    w = parts.writer()
+    if stage.stores:
+        _decoded(w, c.batch, "z", [v.extent for v in c.batch], w.top)
+        w.top.names[c.rows] = "m"
+        w.top.names[c.cols] = "n"
+        buffer = stage.stores[0].buffer
+        at = w.int(stage.stores[0].index, w.top)
+        place = f"reinterpret_cast<uintptr_t>(&{pointer(buffer.name)}[{at}]) / sizeof({pointer(buffer.name)}[0])"
+    return [
+        "__device__ __forceinline__ uintptr_t stored(Index z, Index m, Index n) const {",
+        *indented(w.top.lines),
+        f"  return {place};",
+        "}",
+    ]
 
 
 def _pool(parts: _Parts, stage: Contraction, pool: Pool) -> list[str]:

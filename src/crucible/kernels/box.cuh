@@ -184,8 +184,8 @@ struct BoxColumns {
     for (int q = 0; q < Lanes::ROUNDS; ++q)
       to[q] = PoolOf<P>::pooled ? Lanes::first_pooled(p, place) + Lanes::pooled(p, q) : Index(0);
   }
-  __device__ __forceinline__ bool valid(int j) const { return exists >> j & 1u; }
-  __device__ __forceinline__ Index column(int j) const { return at[j]; }
+  __device__ __forceinline__ bool valid(int, int j) const { return exists >> j & 1u; }
+  __device__ __forceinline__ Index column(int, int j) const { return at[j]; }
   // Where a row's value lies among those of the box.
   __device__ __forceinline__ int from(int j) const {
     const int i = Lanes::pixel(j);

@@ -12,6 +12,7 @@
 //   __device__ Col b_col(Index z, Index n) const;
 //   __device__ accum b(const Col&, Index k) const;
 //   __device__ accum finish(Index z, Index m, Index n, int split, accum value, bool there) const;
+//   __device__ uintptr_t stored(Index z, Index m, Index n) const;  where in memory, in elements (of boxed functors)
 //   __device__ void sink(Index z, Index m, Index tile_n, accum count, accum mean, accum m2) const;
 // a, b, finish are called for elements in range only; finish once for each (z, m, n, split), by neighbouring threads
 // for neighbouring n: it applies the epilogue, stores, and returns the value that statistics are taken of. sink is
@@ -87,8 +88,8 @@ struct PlainColumns {
     const Index left = p.cols() - first;
     count = left < BN ? static_cast<int>(left) : BN;
   }
-  __device__ __forceinline__ bool valid(int j) const { return static_cast<int>(threadIdx.x) % 32 + j * 32 < count; }
-  __device__ __forceinline__ Index column(int j) const { return first + static_cast<int>(threadIdx.x) % 32 + j * 32; }
+  __device__ __forceinline__ bool valid(int, int j) const { return static_cast<int>(threadIdx.x) % 32 + j * 32 < count; }
+  __device__ __forceinline__ Index column(int, int j) const { return first + static_cast<int>(threadIdx.x) % 32 + j * 32; }
   __device__ __forceinline__ int from(int j) const { return static_cast<int>(threadIdx.x) % 32 + j * 32; }
 };
 
@@ -105,8 +106,8 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
 #pragma unroll
     for (int j = 0; j < EACH; ++j)
       // Elements that are not there are computed too, without a branch, and nothing is stored.
-      kept[r][j] = p.finish(z, m + r < limit ? m + r : m, columns.valid(j) ? columns.column(j) : 0, split, values[r][j],
-                            m + r < limit && columns.valid(j));
+      kept[r][j] = p.finish(z, m + r < limit ? m + r : m, columns.valid(r, j) ? columns.column(r, j) : 0, split, values[r][j],
+                            m + r < limit && columns.valid(r, j));
   if constexpr (PoolOf<P>::pooled) {
     constexpr int TAKES = PoolOf<P>::Window::product;
 #pragma unroll
@@ -117,7 +118,7 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
           typename P::Pooling pool;
 #pragma unroll
           for (int j = q * TAKES; j < (q + 1) * TAKES; ++j)
-            pool.step(p.pool_in(z, m + r, columns.column(j), values[r][j]));
+            pool.step(p.pool_in(z, m + r, columns.column(r, j), values[r][j]));
           p.pool_out(z, m + r, columns.pooled(q), pool);
         }
   }
@@ -135,7 +136,7 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
       for (int r = 0; r < ROWS; ++r) {
         near[r] = 0;
 #pragma unroll
-        for (int j = first; j < first + TAKES; ++j) near[r] += columns.valid(j) ? kept[r][j] : accum(0);
+        for (int j = first; j < first + TAKES; ++j) near[r] += columns.valid(r, j) ? kept[r][j] : accum(0);
       }
       lanes_sums<LANES>(near);
 #pragma unroll
@@ -144,7 +145,7 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
         accum off = 0, squares = 0;
 #pragma unroll
         for (int j = first; j < first + TAKES; ++j) {
-          const accum d = columns.valid(j) ? kept[r][j] - near[r] : accum(0);
+          const accum d = columns.valid(r, j) ? kept[r][j] - near[r] : accum(0);
           off += d;
           squares = fma(d, d, squares);
         }
@@ -154,16 +155,16 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
 #pragma unroll
       for (int r = 0; r < ROWS; ++r) {
         const accum off = both[2 * r] / size, squares = both[2 * r + 1] - size * off * off;
-        if (m + r < limit && lane % LANES == 0 && (P::group == 0 || columns.valid(first)))
-          p.sink(z, m + r, P::group > 0 ? columns.column(first) / WIDTH : columns.tile, size, near[r] + off, squares);
+        if (m + r < limit && lane % LANES == 0 && (P::group == 0 || columns.valid(0, first)))
+          p.sink(z, m + r, P::group > 0 ? columns.column(0, first) / WIDTH : columns.tile, size, near[r] + off, squares);
       }
     }
     // The whole warp takes each of them, all rows in one go, with deviations from the first element: n (x - mean)^2 of one
     // of n elements is at most n times their squared deviations, so that little is lost when the mean's are subtracted.
 #pragma unroll
     for (int first = 0; LANES == 32 && first < EACH; first += TAKES) {
-      const accum size = static_cast<accum>(P::group > 0 ? P::group : columns.count), part = accum(1) / size;
       constexpr int EVERY = 32 / ROWS;
+      const accum size = static_cast<accum>(P::group > 0 ? P::group : columns.count), part = accum(1) / size;
       accum both[2 * ROWS], middle = 0;  // of row lane / EVERY
 #pragma unroll
       for (int r = 0; r < ROWS; ++r) {
@@ -172,7 +173,7 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
         accum off = 0, squares = 0;
 #pragma unroll
         for (int j = first; j < first + TAKES; ++j) {
-          const accum d = columns.valid(j) ? kept[r][j] - near : accum(0);
+          const accum d = columns.valid(r, j) ? kept[r][j] - near : accum(0);
           off += d;
           squares = fma(d, d, squares);
         }
@@ -180,8 +181,8 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
       }
       const accum mine = scattered_sum(both), other = __shfl_xor_sync(0xffffffffu, mine, EVERY / 2);
       const accum off = mine * part, squares = other - mine * off;
-      if (lane % EVERY == 0 && m + lane / EVERY < limit && (P::group == 0 || columns.valid(first)))
-        p.sink(z, m + lane / EVERY, P::group > 0 ? columns.column(first) / WIDTH : columns.tile, size, middle + off, squares < 0 ? accum(0) : squares);
+      if (lane % EVERY == 0 && m + lane / EVERY < limit && (P::group == 0 || columns.valid(0, first)))
+        p.sink(z, m + lane / EVERY, P::group > 0 ? columns.column(0, first) / WIDTH : columns.tile, size, middle + off, squares < 0 ? accum(0) : squares);
     }
   }
 }

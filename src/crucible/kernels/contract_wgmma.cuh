@@ -280,8 +280,8 @@ __device__ __forceinline__ void hand_out(const P& p, const Packing& all, const T
         float* const at = out + r * W::row_stride + lane;
 #pragma unroll
         for (int j = 0; j < W::BN / 32; ++j)
-          if (h * 8 + r < left && place.valid(j))
-            at[j * 32] = p.finish(tile.z, first + h * 8 + r, place.column(j), 0, at[j * 32], true);
+          if (h * 8 + r < left && place.valid(0, j))
+            at[j * 32] = p.finish(tile.z, first + h * 8 + r, place.column(0, j), 0, at[j * 32], true);
       }
       __syncwarp();
       sink_groups<W>(p, tile.z, first + h * 8, left - h * 8 < 8 ? static_cast<int>(left) - h * 8 : 8,

@@ -33,12 +33,15 @@ struct Strips {
 template <class W, class P>
 struct Strip {
   using Line = Pair<W, P>;  // what finish_box must know
-  static constexpr int N = Line::N, TAPS = P::Kernel::product, ACROSS = P::Kernel::at(3), DOWN = P::Kernel::at(2);
+  // Where nothing but stores follow, a strip ends where a sector of memory does: eight pixels more than it owns are enough.
+  // Statistics would take longer with rows that begin at different lanes.
+  static constexpr bool SECTORS = !P::statistics;
+  static constexpr int N = Line::N + (SECTORS ? 8 : 0), TAPS = P::Kernel::product, ACROSS = P::Kernel::at(3), DOWN = P::Kernel::at(2);
   static constexpr int REACH = (DOWN - 1) * P::Dilation::at(2);  // lines under an output line, but one
   static constexpr int GROUP = 16 / sizeof(scalar);              // pixels of one copy
   // Lines land from a pixel on whose number is a multiple of GROUP.
   static constexpr int LEAD = (P::Shift::at(3) % GROUP + GROUP) % GROUP;
-  static constexpr int PLACES = LEAD + N + (ACROSS - 1) * P::Dilation::at(3), LANDED = (PLACES + 7) / 8 * 8;
+  static constexpr int PLACES = LEAD + N + (ACROSS - 1) * P::Dilation::at(3), LANDED = (PLACES + GROUP - 1) / GROUP * GROUP;
   static constexpr int GROUPS = LANDED / GROUP, EACH = (GROUPS + 31) / 32;
   static constexpr int UNITS = W::CHUNKS * 2, PAIRS = LANDED / 2, PAIRS_EACH = (PAIRS + 31) / 32;
   static constexpr int UNIT_BYTES = LANDED * 16, SLOT_BYTES = UNITS * UNIT_BYTES;
@@ -160,6 +163,62 @@ struct StripLoader {
     }
   }
 };
+
+// The pixels of a strip's line that a lane finishes, every 32nd, so that 32 lanes store whole sectors of memory: rows begin
+// at different lanes, and strips meet at different pixels.
+template <int ROWS>
+struct StripColumns {
+  Index base, tile;
+  int before[ROWS], first[ROWS], last[ROWS];
+
+  __device__ __forceinline__ int pixel(int r, int j) const { return static_cast<int>(threadIdx.x) % 32 + j * 32 - before[r]; }
+  __device__ __forceinline__ bool valid(int r, int j) const { return pixel(r, j) >= first[r] && pixel(r, j) < last[r]; }
+  __device__ __forceinline__ Index column(int r, int j) const { return base + pixel(r, j); }
+};
+
+// One warp's 16 rows of a line: four at a time through shared memory, so that neighbouring lanes finish neighbouring pixels.
+// Of the pixels from `base` on that exist, `there`, a strip leaves those of its first sector to its neighbour, if it has one.
+template <class W, class P, int COUNT>
+__device__ __forceinline__ void finish_line(const P& p, Index z, Index first, Index tile, Index base, bool neighbour, int there,
+                                            const float (&sums)[COUNT], float* stage) {
+  using S = Strip<W, P>;
+  constexpr int SECTOR = 32 / sizeof(scalar) < 8 ? 32 / sizeof(scalar) : 8, EACH = (P::Box::at(3) + 2 * SECTOR - 2 + 31) / 32;
+  constexpr int PITCH = S::Line::STAGE_PITCH, AT_ONCE = 4;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const Index rows = p.rows();
+  // Registers must be known beforehand, so each eight rows have their own code.
+#pragma unroll
+  for (int h = 0; h < 2; ++h)
+#pragma unroll 1
+    for (int part = 0; part < 2; ++part) {
+      __syncwarp();
+      if (lane / 16 == part) {
+#pragma unroll
+        for (int j = 0; j < S::N / 8; ++j)
+          *reinterpret_cast<float2*>(stage + lane % 16 / 4 * PITCH + j * 8 + lane % 4 * 2) =
+              make_float2(sums[4 * j + 2 * h], sums[4 * j + 2 * h + 1]);
+      }
+      __syncwarp();
+#pragma unroll 1
+      for (int r = 0; r < 4; r += AT_ONCE) {
+        const Index m = first + h * 8 + part * 4 + r;
+        if (m >= rows) break;
+        StripColumns<AT_ONCE> columns{base, tile};
+        float values[AT_ONCE][EACH];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i) {
+          const int odd = static_cast<int>(p.stored(z, m + i < rows ? m + i : m, base) % SECTOR), whole = (SECTOR - odd) % SECTOR;
+          columns.before[i] = odd, columns.first[i] = neighbour ? whole : 0;
+          columns.last[i] = P::Box::at(3) + whole < there ? P::Box::at(3) + whole : there;
+          if (columns.last[i] < columns.first[i]) columns.last[i] = columns.first[i];
+#pragma unroll
+          for (int j = 0; j < EACH; ++j)
+            values[i][j] = columns.valid(i, j) ? stage[(r + i) * PITCH + columns.pixel(i, j)] : 0.0f;
+        }
+        finish_values(p, z, m, rows, columns, 0, values);
+      }
+    }
+}
 
 // A warp that rounds what has landed: two pixels of eight channels at a time.
 template <class W, class P>
@@ -323,7 +382,7 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
     };
     while (lines.next(p)) {
       const Index left = lines.strip * P::Box::at(3), rest = p.extent(3) - left;
-      const int there = rest < P::Box::at(3) ? static_cast<int>(rest) : P::Box::at(3);
+      const int there = rest < S::N ? static_cast<int>(rest) : S::N;
 #pragma unroll 1
       for (Index l = (done ^ which) & 1; l < lines.count; l += 2) {
         turn_wait(1 + which);
@@ -354,11 +413,15 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
         }
         const Index line = (lines.outer[0] * p.extent(1) + lines.outer[1]) * p.extent(2) + lines.first + l;
         const Index box = line * lines.strips + lines.strip;
-        const BoxPlace<P> place({lines.outer[0], lines.outer[1], lines.first + l, left}, {1, 1, 1, there});
-        if (there == P::Box::product)
-          finish_box<W, true>(p, lines.batch, first, box, place, lanes, sums, stage);
-        else
-          finish_box<W, false>(p, lines.batch, first, box, place, lanes, sums, stage);
+        if constexpr (S::SECTORS) {
+          finish_line<W>(p, lines.batch, first, box, line * p.extent(3) + left, left > 0, there, sums, stage);
+        } else {
+          const BoxPlace<P> place({lines.outer[0], lines.outer[1], lines.first + l, left}, {1, 1, 1, there});
+          if (there == P::Box::product)
+            finish_box<W, true>(p, lines.batch, first, box, place, lanes, sums, stage);
+          else
+            finish_box<W, false>(p, lines.batch, first, box, place, lanes, sums, stage);
+        }
       }
       base += static_cast<unsigned>(lines.count) + S::REACH, done += static_cast<unsigned>(lines.count);
       acquire(base - 1);

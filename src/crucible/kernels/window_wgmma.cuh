@@ -323,12 +323,12 @@ struct PairColumns {
     for (int j = 0; j < Lanes::EACH; ++j)
       if (!WHOLE) exists |= unsigned(place.exists(Pixels::pixel(j))) << j;
   }
-  __device__ __forceinline__ bool valid(int j) const {
+  __device__ __forceinline__ bool valid(int, int j) const {
     const int round = j / Lanes::TAKES;
     if (WHOLE) return (round + 1) * 32 <= Pixels::Windows::product || Pixels::window(round) < Pixels::Windows::product;
     return exists >> j & 1u;
   }
-  __device__ __forceinline__ Index column(int j) const {
+  __device__ __forceinline__ Index column(int, int j) const {
     if (!PoolOf<P>::pooled) return base + lanes.to[j];
     Index at = 0;
 #pragma unroll
@@ -337,7 +337,7 @@ struct PairColumns {
   }
   __device__ __forceinline__ bool whole(int round) const {
     constexpr unsigned all = 0xffffffffu >> (32 - Lanes::TAKES);
-    return WHOLE ? valid(round * Lanes::TAKES) : (exists >> round * Lanes::TAKES & all) == all;
+    return WHOLE ? valid(0, round * Lanes::TAKES) : (exists >> round * Lanes::TAKES & all) == all;
   }
   __device__ __forceinline__ Index pooled(int round) const { return pools + lanes.pooled[round]; }
 };

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from crucible.plan.tiles import BOX_TILES, PROCESSORS, SHARED_LIMIT, MmaTile, SimtTile, Tile
@@ -25,6 +25,7 @@ CACHE_RATE, MEMORY_RATE = 45.0, 19.0
 MMA, BOX = 1.6, 400.0
 PAIR_LEAST, PAIR_TAPS = 32, 64  # fewer rows or more taps than these are not for Hopper's kernel
 COLUMNS = 200  # of one of its instructions: a thread has 128 registers to begin with
+MORE = 8  # columns that a strip computes beside its own
 LANDINGS = (4, 8)  # buffers in which lines land, at least and at most, an even number
 UNITS = 9  # pairs of a tap and eight channels that a warp keeps sums of
 
@@ -63,6 +64,11 @@ class PairTile:
     again: int  # slots of the second launch, in TF32
     columns: int  # of one instruction
     landings: int = 0  # buffers of kernels/window_strips.cuh, whose box is a line and whose slots are lines of the ring
+
+    @property
+    def instructions(self) -> set[int]:
+        """Columns of all its instructions, those of the launch that does something again among them."""
+        return {self.columns, self.columns - MORE} if self.landings else {self.columns}
 
     @property
     def launch(self) -> str:
@@ -363,7 +369,7 @@ def _pair_cost(
 
 def landed_pixels(form: Form, columns: int, group: int) -> int:
     """Pixels of a line that kernels/window_strips.cuh reads for so many columns, in groups of one copy."""
-    return -(-(form.shift[3] % group + columns + (form.kernel[3] - 1) * form.dilation[3]) // 8) * 8
+    return -(-(form.shift[3] % group + columns + (form.kernel[3] - 1) * form.dilation[3]) // group) * group
 
 
 def _strips(
@@ -372,27 +378,28 @@ def _strips(
     """Ways to march down strips on Hopper, with the cycles they should need for one sample."""
     if form.kernel[0] != 1 or form.kernel[1] != 1 or prod(form.stride) != 1:
         return
-    chunks, weights = -(-channels // 16), form.taps * TAP_BYTES
+    chunks = -(-channels // 16)
     reach = (form.kernel[2] - 1) * form.dilation[2]
-    for width in range(8, min(COLUMNS, -(-extents[3] // 8) * 8) + 1, 8):
-        box = (1, 1, 1, width)
+    for width in range(8, min(COLUMNS - MORE, -(-extents[3] // 8) * 8) + 1, 8):
+        box, columns = (1, 1, 1, width), width + MORE
         joint = Joint(form, box, -1)
-        landed = max(landed_pixels(form, width, 4), landed_pixels(form, width, 8))
-        room = HOPPER_SHARED - joint.stage_bytes - chunks * weights - 512
-        slot, landing, slots = 2 * chunks * landed * 16, 8 * landed * 4, reach + 2
-        slots += max(0, min(2, (room - slots * slot - LANDINGS[1] * landing) // slot))
-        landings = min(LANDINGS[1], (room - slots * slot) // landing // 2 * 2)
-        again_room = HOPPER_SHARED - joint.stage_bytes - 512 - 16 * 1024
-        again = min(8, again_room // (joint.halo_bytes + weights))
-        if again < 2 or landings < LANDINGS[0]:
+        room = HOPPER_SHARED - joint.stage_bytes - 512 - 16 * 1024
+        again = min(8, room // (joint.halo_bytes + form.taps * TAP_BYTES))
+        least = PairTile(box, -1, reach + 2, chunks, 0, 16, again, columns, LANDINGS[0])
+        # More buffers, then more lines.
+        more = [replace(least, landings=n) for n in range(LANDINGS[1], LANDINGS[0] - 1, -2)]
+        more = [*(replace(more[0], slots=reach + n) for n in (4, 3)), *more]
+        fitting = (p for p in more if all(p.shared_bytes(form, k) <= HOPPER_SHARED for k in ("Half", "Native", "Tf32")))
+        pair = next(fitting, None)
+        if pair is None or again < 2:
             continue
-        pair = PairTile(box, -1, slots, chunks, 0, 16, again, width, landings)
+        landed = landed_pixels(form, columns, 4)
         strips, lines = -(-extents[3] // width), samples * prod(extents[:3])
         blocks = max(1, PROCESSORS // -(-rows // PAIR_ROWS))
         # All lines are cut into stretches, so many for each strip: see strip_segments in the kernel.
         stretches = range(1, min(4 * blocks, lines) + 1)
         time = min((-(-s * strips // blocks)) * (-(-lines // s) + reach + 2) for s in stretches)
-        multiply = chunks * form.taps * _instruction(width)
+        multiply = chunks * form.taps * _instruction(columns)
         cache = landed * channels * 4 / CACHE_RATE
         moved = cache + width * 4 * ((1 + 4 / width) * PAIR_ROWS + channels) / MEMORY_RATE
         yield time * blocks / samples * (max(multiply, moved) + min(multiply, moved) / 4), pair
