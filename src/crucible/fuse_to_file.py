@@ -16,7 +16,7 @@ from crucible.problem import check_path
 from crucible.report.explain import Explanation, explain, explain_text
 from crucible.report.sentence import UNDER_WAY, proof_sentence
 from crucible.tune import run as tune_run
-from crucible.tune.run import Gauge
+from crucible.tune.run import Gauge, Tuned
 
 if TYPE_CHECKING:
     from crucible.prove.proof import Proof
@@ -94,8 +94,8 @@ def fuse_file(
     fused = tune_run.with_shipped(source, fused, target)
     tuned = None
     if tuning:
-        tuned = tune_run.tune(source, fused, gauge or (lambda step, spent, total, text: progress(step, text)))
-        fused = tuned.fused
+        tuned = _tuned(source, fused, gauge or (lambda step, spent, total, text: progress(step, text)), progress)
+        fused = fused if tuned is None else tuned.fused
 
     def run(each: str | None) -> Proof:
         from crucible.prove.run import prove
@@ -124,6 +124,17 @@ def fuse_file(
             return made
         progress("tuning", f"refuted; the next fastest is {tuned.tuning.winner}")
         fused = tuned.fused
+
+
+def _tuned(source: Path, fused: Fused, gauge: Gauge, progress: Say) -> Tuned | None:
+    """What tuning found. Where nobody asked for it, a failure costs nothing but the cost model's choice."""
+    try:
+        return tune_run.tune(source, fused, gauge)
+    except Exception as error:
+        if fused.options.tune:
+            raise FuseError(f"tuning failed: {error}; --no-tune takes the cost model's choices") from error
+        progress("tuning", f"failed ({error}); the cost model's choices are kept")
+        return None
 
 
 def _proof_precision(precision: str) -> str:

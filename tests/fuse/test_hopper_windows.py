@@ -1,7 +1,10 @@
 """Convolutions of all kinds with Hopper's own instructions: the simulated chip is one."""
 
+import pytest
+
 import crucible
 from crucible.fuse import FuseOptions, fuse_problem
+from crucible.sim.device import PROCESSORS_VARIABLE
 
 PROBLEM = '''
 import torch
@@ -9,8 +12,8 @@ import torch.nn as nn
 
 
 class Model(nn.Module):
-    """Strides, groups with dilation, a length, few channels, single taps, small images whose samples share a tile, and
-    more chunks of channels than slots in the ring."""
+    """Strides, groups with dilation, a length, few channels, single taps, small images whose samples share a tile,
+    more chunks of channels than slots in the ring, wide images that are taken in strips."""
 
     def __init__(self):
         super().__init__()
@@ -20,14 +23,20 @@ class Model(nn.Module):
         self.long = nn.Conv1d(24, 33, 5, padding=1)
         self.small = nn.ConvTranspose2d(17, 40, 3, padding=1)
         self.deep = nn.Conv2d(160, 32, 1)
+        self.wide = nn.Conv2d(20, 40, 3, padding=1)
+        self.normed = nn.Conv2d(16, 32, (3, 2), dilation=(2, 1), bias=False)
+        self.norm = nn.GroupNorm(4, 32)
 
-    def forward(self, x, y, z, d):
+    def forward(self, x, y, z, d, w):
         first = torch.tanh(self.single(torch.relu(self.grouped(self.strided(x)))))
-        return first, self.long(y), self.small(z), self.deep(d)
+        return first, self.long(y), self.small(z), self.deep(d), self.wide(w), self.norm(self.normed(w[:, :16]))
 
 
 def get_inputs():
-    return [torch.randn(2, 20, 37, 41), torch.randn(2, 24, 300), torch.randn(5, 17, 6, 7), torch.randn(1, 160, 31, 64)]
+    return [
+        torch.randn(2, 20, 37, 41), torch.randn(2, 24, 300), torch.randn(5, 17, 6, 7), torch.randn(1, 160, 31, 64),
+        torch.randn(8, 20, 512, 511),
+    ]
 
 
 def get_init_inputs():
@@ -35,14 +44,18 @@ def get_init_inputs():
 '''
 
 
-def test_windows(tmp_path):
+@pytest.mark.parametrize("processors", [pytest.param(132, marks=pytest.mark.exhaustive), 3])
+def test_windows(tmp_path, monkeypatch, processors):
+    """With few processors each block takes many boxes, or lines of many strips."""
+    monkeypatch.setenv(PROCESSORS_VARIABLE, str(processors))
     reference, new = tmp_path / "windows.py", tmp_path / "windows_new.py"
     reference.write_text(PROBLEM)
     fused = fuse_problem(reference, FuseOptions(strict=True))
     (mode,) = fused.modes
     taken = [f.name for f in mode.functors.values() if f.columns]
-    # Six forward, and backward those whose inputs have channels enough.
-    assert len(taken) >= 8, taken
+    # Eight forward, and backward those whose inputs have channels enough.
+    assert len(taken) >= 10, taken
+    assert fused.text.count("(launch_strips<") >= 2
     new.write_text(fused.text)
     proof = crucible.prove(reference, new, device="sim", seed=5, quick=True)
     assert proof.verdict == "proven", f"{proof.reason.code}: {proof.reason.message}" if proof.reason else proof.verdict

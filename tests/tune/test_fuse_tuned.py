@@ -163,3 +163,17 @@ def test_the_shipped_file_is_well_formed():
     assert document["schema"] == 1
     for row in document["rows"]:
         assert set(row) == {"gpu", "element", "rule", "grade", "site", "way"} and row["gpu"] in gpus.names()
+
+
+@quick
+def test_a_failure_costs_the_tuning_alone_where_nobody_asked_for_it(problem, bench, monkeypatch):
+    def broken(source, element, said):
+        raise OSError("no processes left")
+
+    monkeypatch.setattr(tune_run, "make_bench", broken)
+    said: list[str] = []
+    made = fused(problem, prove=False, progress=lambda step, text: said.append(f"{step} {text}"))
+    assert made.path.exists() and made.fused.tuning is None
+    assert any("no processes left" in text and "cost model" in text for text in said)
+    with pytest.raises(FuseError, match="tuning failed: no processes left"):
+        fused(problem, prove=False, tune=True, force=True)

@@ -34,6 +34,9 @@ _BOOKKEEPING = (
     "_local_scalar_dense", "item",
 )  # fmt: skip
 
+# Processors of the simulated chip: with few of them, blocks that stay on theirs take more turns.
+PROCESSORS_VARIABLE = "CRUCIBLE_SIM_PROCESSORS"
+
 
 def install(*, capability: tuple[int, int] = (9, 0), architecture: str = PLAIN) -> None:
     """Make the simulated device this process's CUDA device. Call once, before ``import torch``.
@@ -59,7 +62,8 @@ def install(*, capability: tuple[int, int] = (9, 0), architecture: str = PLAIN) 
     _glue.crucible_current_stream.restype = ctypes.c_void_p
     _glue.crucible_device_install()
     _runtime.csim_source_folder(os.getcwd().encode())  # reports quote lines of files that are named without a folder
-    configure(compute_capability=capability[0] * 10 + capability[1])
+    few = int(os.environ.get(PROCESSORS_VARIABLE) or 0)
+    configure(compute_capability=capability[0] * 10 + capability[1], processors=few)
 
     from crucible.sim import torch_cuda
 

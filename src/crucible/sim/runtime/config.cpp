@@ -72,6 +72,7 @@ void configure(const std::string& json) {
         else if (key == "sample_blocks") next.sample_blocks = int64_t(v);
         else if (key == "block_accesses") next.block_accesses = int64_t(v);
         else if (key == "compute_capability") next.compute_capability = int(v);
+        else if (key == "processors") next.processors = int(v);
         else if (key == "strict_shared") next.strict_shared = v != 0;
         else if (key == "drop_launches") next.drop_launches = v != 0;
         else if (key == "poison") next.poison = int(v);

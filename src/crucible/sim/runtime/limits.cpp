@@ -59,8 +59,11 @@ Limits limits_of(int capability) {   // NVIDIA's table of technical specificatio
 
 const Limits& limits() {
     static Limits l;
-    static int of = 0;
-    if (of != config.compute_capability) l = limits_of(of = config.compute_capability);
+    static int of = 0, with = 0;
+    if (of != config.compute_capability || with != config.processors) {
+        l = limits_of(of = config.compute_capability);
+        if ((with = config.processors) > 0) l.processors = with;
+    }
     return l;
 }
 
