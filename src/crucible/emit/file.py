@@ -89,7 +89,8 @@ def _header(request: Request) -> str:
 def _imports() -> str:
     wanted = ["import torch", "import torch.nn as nn", "from torch.autograd.function import once_differentiable",
               "from torch.utils.cpp_extension import load_inline"]  # fmt: skip
-    return "\n".join(["import contextlib", "import functools", "import hashlib", "import inspect", "", *wanted])
+    library = [f"import {name}" for name in ("contextlib", "functools", "hashlib", "inspect", "itertools")]
+    return "\n".join([*library, "", *wanted])
 
 
 def _cuda(parts: dict[str, list[Functor]]) -> str:
@@ -185,6 +186,17 @@ def _stream(device):
 
 def _accumulated(dtype):
     return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _room(device, *sizes):
+    """Memory for small buffers, and where each begins. In a simulator, which checks bounds, each has its own."""
+    if getattr(torch.cuda, "crucible_simulated", False):
+        held = [torch.empty(n, dtype=torch.uint8, device=device) for n in sizes]
+        return held, [t.data_ptr() for t in held]
+    ends = list(itertools.accumulate((n + 511) // 512 * 512 for n in sizes))
+    held = torch.empty(ends[-1], dtype=torch.uint8, device=device)
+    start = held.data_ptr()
+    return held, [start, *(start + end for end in ends[:-1])]
 
 
 def _splits(rows, length, lanes):

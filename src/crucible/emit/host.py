@@ -22,6 +22,9 @@ from crucible.plan.symbols import python_text
 DTYPES = {"scalar": "dtype", "accum": "accum", "int64": "torch.int64", "int32": "torch.int32",
           "int16": "torch.int16", "int8": "torch.int8", "uint8": "torch.uint8", "bool": "torch.bool"}  # fmt: skip
 PART_BYTES = 8  # no field of a partial result is larger
+# Bytes of an element, and of what is small enough to lie with other buffers until the end of a call.
+ITEMS = {"scalar": "dtype.itemsize", "accum": "accum.itemsize", "int64": "8", "int32": "4", "int16": "2"}
+SMALL = 8 << 20
 
 
 def python(value: Int) -> str:
@@ -121,6 +124,7 @@ def run_stages(
         for name in [*read(stage), *(b.name for b in written(stage))]:
             last[name] = number
     made = set(have)
+    room = {} if guards else _room(mode, stages, kept | have)
     for number, stage in enumerate(stages):
         body: list[str] = []
         if isinstance(stage, Call):
@@ -129,14 +133,15 @@ def run_stages(
         else:
             f = mode.functors[stage.name]
             for b in written(stage):
-                if b.name not in made:
+                if b.name not in made and b.name not in room:
                     sizes = ", ".join(map(python, b.shape)) or "()"  # torch takes a tuple too, and half as long again
                     body.append(f"{b.name} = torch.empty({sizes}, dtype={DTYPES[b.dtype]}, device=device)")
                     made.add(b.name)
-            body += _launch(mode, stage, f)
+            body += _launch(mode, stage, f, room)
         gone = [
-            n for n, k in last.items() if k == number and n not in kept and buffers[n].role == "made" and n not in have
-        ]
+            n for n, k in last.items()
+            if k == number and n not in kept and buffers[n].role == "made" and n not in have and n not in room
+        ]  # fmt: skip
         guard = (guards or {}).get(stage.name)
         if guard:
             lines += [f"if {guard}:", *(f"    {line}" for line in body)]
@@ -144,14 +149,43 @@ def run_stages(
             lines += body
         if gone and number < len(stages) - 1 and not guards:
             lines.append(f"del {', '.join(sorted(gone))}")
-    if any(f"dtype={DTYPES['accum']}," in line for line in lines):
+    if room:
+        lines.insert(0, f"memory, ({', '.join(room)}) = _room(device, {', '.join(room.values())})")
+    if any(f"dtype={DTYPES['accum']}," in line or ITEMS["accum"] in line for line in lines):
         lines.insert(0, f"{DTYPES['accum']} = _accumulated(dtype)")
     return lines
 
 
-def _launch(mode: Mode, stage: Stage, f: Functor) -> list[str]:
+def _room(mode: Mode, stages: Sequence[Stage], kept: set[str]) -> dict[str, str]:
+    """Small buffers that only these kernels see, with their sizes in bytes: they get one piece of memory together."""
+    program = mode.plan.program
+    called = {name for s in stages if isinstance(s, Call) for name in read(s)}
+    found: dict[str, str] = {}
+    for stage in stages:
+        if isinstance(stage, Call):
+            continue
+        for b in written(stage):
+            small = 8 * program.hint(b.numel) <= SMALL
+            if small and b.role == "made" and b.name not in kept | called:
+                found[b.name] = _times(b.numel, ITEMS.get(b.dtype, "1"))
+        if isinstance(stage, Contraction) and isinstance(stage.tile, WindowTile):
+            words = packed_words(stage, stage.tile)
+            if 4 * words <= SMALL:
+                found[f"packed_{mode.labels[stage.name]}"] = str(4 * words)
+    return found if len(found) > 1 else {}
+
+
+def _times(count: Int, item: str) -> str:
+    if item == "1":
+        return python(count)
+    if count.constant is not None and item.isdigit():
+        return str(count.constant * int(item))
+    return f"{python(count) if len(count.terms) == 1 else f'({python(count)})'} * {item}"
+
+
+def _launch(mode: Mode, stage: Stage, f: Functor, room: Mapping[str, str]) -> list[str]:
     label = mode.labels[stage.name]
-    arguments = [f"{b}.data_ptr()" for b in f.pointers] + f.sizes
+    arguments = [b if b in room else f"{b}.data_ptr()" for b in f.pointers] + f.sizes
     lines: list[str] = []
     if "parts" in f.extra:
         assert isinstance(stage, Row)
@@ -166,6 +200,8 @@ def _launch(mode: Mode, stage: Stage, f: Functor) -> list[str]:
         memory = f"kernels.{label}_bytes({', '.join(f.sizes)})"
         lines.append(f"packed = torch.empty({memory}, dtype=torch.uint8, device=device)")
         arguments.append("packed.data_ptr()")
+    elif f"packed_{label}" in room:
+        arguments.append(f"packed_{label}")
     elif "packed" in f.extra:
         assert isinstance(stage, Contraction) and isinstance(stage.tile, WindowTile)
         lines.append(f"packed = torch.empty({packed_words(stage, stage.tile)}, dtype=torch.int32, device=device)")

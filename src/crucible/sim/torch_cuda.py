@@ -18,6 +18,7 @@ DEVICE_NAME = "crucible simulator"
 def patch(runtime: ctypes.CDLL, glue: ctypes.CDLL, capability: tuple[int, int]) -> None:
     """Replace what ``torch.cuda`` and ``torch.utils.cpp_extension`` would ask a driver or nvcc for."""
     cuda0 = torch.device("cuda", 0)
+    torch.cuda.crucible_simulated = True  # type: ignore[attr-defined]  # files then ask for each buffer alone
     glue.crucible_current_stream.restype = ctypes.c_void_p
     glue.crucible_pool_stream.restype = ctypes.c_void_p
     glue.crucible_set_current_stream.argtypes = [ctypes.c_void_p]
