@@ -156,7 +156,7 @@ struct StripLoader {
         for (int k = static_cast<int>(threadIdx.x) % 32; k < S::LANDED * W::UNIT; k += 32) {
           const Index c = unit * W::UNIT + k / S::LANDED;
           const typename P::BAt one = p.b_at(z, i0, i1, i2, i3 + k % S::LANDED);
-          reinterpret_cast<scalar*>(landing)[k] = one.inside && c < P::CHANNELS ? *p.b_from(one, c) : scalar(0.0f);
+          reinterpret_cast<scalar*>(landing)[k] = one.inside && c < P::CHANNELS ? *p.b_from(one, c) : to_scalar(accum(0));
         }
       }
       barrier_arrive(landed);

@@ -405,7 +405,7 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
       (tiles.group * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + tiles.tile_m) * int64_t(chunks) * H::TAPS * TAP_BYTES;
 
   if (warp >= W::CONSUMERS / 32) {
-    registers_down<72>();
+    registers_down<80>();
     PairProducer<W, P> from{p, tiles, 0, reinterpret_cast<float*>(stages + H::STAGE_BYTES) + (threadIdx.x - W::CONSUMERS),
                             W::kind == Operands::Half ? power_of_two(packed.input()) : 1.0f};
     if (W::CHUNKS > 0 && threadIdx.x == W::CONSUMERS) {
@@ -465,7 +465,7 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
       }
     if (W::kind == Operands::Half && bad && lane == 0) *packed.again = 1;
   } else {
-    registers_up<184>();
+    registers_up<176>();
     const int which = warp / 4;
     float sums[H::N / 2];
     if (W::CHUNKS > 0) barrier_wait(kept, 0);
