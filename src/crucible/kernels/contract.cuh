@@ -12,10 +12,11 @@
 //   __device__ Col b_col(Index z, Index n) const;
 //   __device__ accum b(const Col&, Index k) const;
 //   __device__ accum finish(Index z, Index m, Index n, int split, accum value, bool there) const;
-//   __device__ uintptr_t stored(Index z, Index m, Index n) const;  where in memory, in elements (of boxed functors)
+//   __device__ uintptr_t stored(Index z, Index m, Index n) const;  where in memory, in elements (for window_strips.cuh)
 //   __device__ void sink(Index z, Index m, Index tile_n, accum count, accum mean, accum m2) const;
-// a, b, finish are called for elements in range only; finish once for each (z, m, n, split), by neighbouring threads
-// for neighbouring n: it applies the epilogue, stores, and returns the value that statistics are taken of. sink is
+// a, b, finish are called for elements in range only; finish once for each (z, m, n, split) that is `there`, by neighbouring
+// threads for neighbouring n: it applies the epilogue, stores, and returns the value that statistics are taken of. Called for
+// one that is not there (a lane without an element of its own) it must store nothing, and its result is not used. sink is
 // called once for each (z, m, tile or group of columns) with the count, mean and sum of squared deviations of finish's values.
 // A functor whose columns are pixels of boxes may also pool, by windows that lie side by side:
 //   using Pool = Dims<..>;             a window's extents, which divide the box's

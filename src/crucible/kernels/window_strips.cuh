@@ -176,47 +176,34 @@ struct StripColumns {
   __device__ __forceinline__ Index column(int r, int j) const { return base + pixel(r, j); }
 };
 
-// One warp's 16 rows of a line: four at a time through shared memory, so that neighbouring lanes finish neighbouring pixels.
+// One warp's 16 rows of a line.
 // Of the pixels from `base` on that exist, `there`, a strip leaves those of its first sector to its neighbour, if it has one.
 template <class W, class P, int COUNT>
 __device__ __forceinline__ void finish_line(const P& p, Index z, Index first, Index tile, Index base, bool neighbour, int there,
                                             const float (&sums)[COUNT], float* stage) {
   using S = Strip<W, P>;
   constexpr int SECTOR = 32 / sizeof(scalar) < 8 ? 32 / sizeof(scalar) : 8, EACH = (P::Box::at(3) + 2 * SECTOR - 2 + 31) / 32;
-  constexpr int PITCH = S::Line::STAGE_PITCH, AT_ONCE = 4;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+  constexpr int PITCH = S::Line::STAGE_PITCH;
   const Index rows = p.rows();
   // Registers must be known beforehand, so each eight rows have their own code.
 #pragma unroll
   for (int h = 0; h < 2; ++h)
 #pragma unroll 1
     for (int part = 0; part < 2; ++part) {
-      __syncwarp();
-      if (lane / 16 == part) {
+      stage_rows<S::N, PITCH>(sums, h, part, stage);
+      const Index m = first + h * 8 + part * 4;
+      if (m >= rows) continue;
+      StripColumns<4> columns{base, tile};
+      float values[4][EACH];
 #pragma unroll
-        for (int j = 0; j < S::N / 8; ++j)
-          *reinterpret_cast<float2*>(stage + lane % 16 / 4 * PITCH + j * 8 + lane % 4 * 2) =
-              make_float2(sums[4 * j + 2 * h], sums[4 * j + 2 * h + 1]);
+      for (int r = 0; r < 4; ++r) {
+        const int odd = static_cast<int>(p.stored(z, m + r < rows ? m + r : m, base) % SECTOR), whole = (SECTOR - odd) % SECTOR;
+        columns.before[r] = odd, columns.first[r] = neighbour ? whole : 0;
+        columns.last[r] = P::Box::at(3) + whole < there ? P::Box::at(3) + whole : there;
+#pragma unroll
+        for (int j = 0; j < EACH; ++j) values[r][j] = columns.valid(r, j) ? stage[r * PITCH + columns.pixel(r, j)] : 0.0f;
       }
-      __syncwarp();
-#pragma unroll 1
-      for (int r = 0; r < 4; r += AT_ONCE) {
-        const Index m = first + h * 8 + part * 4 + r;
-        if (m >= rows) break;
-        StripColumns<AT_ONCE> columns{base, tile};
-        float values[AT_ONCE][EACH];
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; ++i) {
-          const int odd = static_cast<int>(p.stored(z, m + i < rows ? m + i : m, base) % SECTOR), whole = (SECTOR - odd) % SECTOR;
-          columns.before[i] = odd, columns.first[i] = neighbour ? whole : 0;
-          columns.last[i] = P::Box::at(3) + whole < there ? P::Box::at(3) + whole : there;
-          if (columns.last[i] < columns.first[i]) columns.last[i] = columns.first[i];
-#pragma unroll
-          for (int j = 0; j < EACH; ++j)
-            values[i][j] = columns.valid(i, j) ? stage[(r + i) * PITCH + columns.pixel(i, j)] : 0.0f;
-        }
-        finish_values(p, z, m, rows, columns, 0, values);
-      }
+      finish_values(p, z, m, rows, columns, 0, values);
     }
 }
 

@@ -342,13 +342,26 @@ struct PairColumns {
   __device__ __forceinline__ Index pooled(int round) const { return pools + lanes.pooled[round]; }
 };
 
-// One warp's 16 rows of a box: four at a time through shared memory, so that neighbouring lanes finish neighbouring pixels.
+// Four of a warp's 16 rows, part + 2 h, to shared memory, from where neighbouring lanes can read neighbouring pixels.
+template <int N, int PITCH, int COUNT>
+__device__ __forceinline__ void stage_rows(const float (&sums)[COUNT], int h, int part, float* stage) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  __syncwarp();
+  if (lane / 16 == part) {
+#pragma unroll
+    for (int j = 0; j < N / 8; ++j)
+      *reinterpret_cast<float2*>(stage + lane % 16 / 4 * PITCH + j * 8 + lane % 4 * 2) =
+          make_float2(sums[4 * j + 2 * h], sums[4 * j + 2 * h + 1]);
+  }
+  __syncwarp();
+}
+
+// One warp's 16 rows of a box.
 template <class W, bool WHOLE, class P, int COUNT>
 __device__ __forceinline__ void finish_box(const P& p, Index z, Index first, Index box, const BoxPlace<P>& place,
                                            const PairLanes<W, P>& lanes, const float (&sums)[COUNT], float* stage) {
   using H = Pair<W, P>;
   constexpr int EACH = PairLanes<W, P>::EACH, ROWS = EACH > 8 ? 1 : EACH > 5 && P::statistics ? 2 : 4;  // as many as there are registers for
-  const int lane = static_cast<int>(threadIdx.x) % 32;
   const Index rows = p.rows();
   const PairColumns<W, P, WHOLE> columns(p, lanes, place, box);
   // Registers must be known beforehand, so each eight rows have their own code.
@@ -356,14 +369,7 @@ __device__ __forceinline__ void finish_box(const P& p, Index z, Index first, Ind
   for (int h = 0; h < 2; ++h)
 #pragma unroll 1
     for (int part = 0; part < 2; ++part) {
-      __syncwarp();
-      if (lane / 16 == part) {
-#pragma unroll
-        for (int j = 0; j < H::N / 8; ++j)
-          *reinterpret_cast<float2*>(stage + lane % 16 / 4 * H::STAGE_PITCH + j * 8 + lane % 4 * 2) =
-              make_float2(sums[4 * j + 2 * h], sums[4 * j + 2 * h + 1]);
-      }
-      __syncwarp();
+      stage_rows<H::N, H::STAGE_PITCH>(sums, h, part, stage);
 #pragma unroll 1
       for (int r = 0; r < 4; r += ROWS) {
         float values[ROWS][EACH];

@@ -117,6 +117,8 @@ class WindowTile:
     def divided(self, window: Sequence[int]) -> bool:
         """Whether the boxes of every engine are made of whole windows."""
         boxes = [self.box] if self.pair is None else [self.box, self.pair.box]
+        if self.pair is not None and self.pair.landings:
+            return False  # strips store line by line
         return all(b % w == 0 for box in boxes for b, w in zip(box, window))
 
     @property

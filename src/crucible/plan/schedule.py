@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from crucible.plan.boxes import GradientTile, WindowTile
+from crucible.plan.boxes import NO_POOL, GradientTile, WindowTile
 from crucible.plan.index import ONE, ZERO, Atom, Int, Quotient, Var, of_atom, product, size
 from crucible.plan.program import (
     Buffer,
@@ -503,7 +503,7 @@ class Scheduler:
                 found = _windows(c, o.tensor)
                 if found is not None:
                     return found
-        return (1, 1, 1, 1)
+        return NO_POOL
 
     def _pool(self, keep: Keep, seen: _Seen) -> bool:
         """Pool a contraction's elements in its epilogue: a box has whole windows."""
