@@ -10,9 +10,10 @@ from crucible.emit.writer import TYPES, Block, Writer, indented, pointer
 from crucible.plan import reducers
 from crucible.plan.boxes import GradientTile, WindowTile
 from crucible.plan.index import ZERO, Int, Quotient, Remainder, Var, of_atom, product
+from crucible.plan.kept import Keeping, keeping
 from crucible.plan.program import STORAGE, Buffer, unflat
 from crucible.plan.schedule import written
-from crucible.plan.stages import Contraction, Map, Pass, Pool, Row, Stage
+from crucible.plan.stages import Contraction, Map, Pass, Pool, Row, Stage, Store
 from crucible.plan.value import Load, Value, walk
 
 
@@ -229,13 +230,29 @@ def _whole_row(stage: Row, parts: _Parts, head: list[str], comment: Iterable[str
         *head, *structs, "template <class L>",
         "__device__ __forceinline__ void operator()(const L& lanes, Index row) const {", *indented(top.lines), "}",
     ]  # fmt: skip
-    launch = f'check(launch_rows<{stage.lanes}>(stage, {STREAM}), "{stage.name}");'
+    kept = keeping(stage)
+    if kept is not None:
+        k = parts.writer({stage.row: "row"})
+        _walks(kept.stage, k, parts, len(stage.passes), kept)
+        extent = stage.passes[0].inner.extent
+        parts.need(extent)
+        numbers = f"{len(kept.names)} * static_cast<int64_t>({extent})"
+        body += [
+            f"__host__ __device__ int64_t kept() const {{ return {numbers}; }}",
+            "template <class L>",
+            "__device__ __forceinline__ void keeping(const L& lanes, Index row, accum* kept) const {",
+            *indented(k.top.lines), "}",
+        ]  # fmt: skip
+    rows = "launch_rows" if kept is None else "launch_keeping_rows"
+    launch = f'check({rows}<{stage.lanes}>(stage, {STREAM}), "{stage.name}");'
     return _assemble(parts, stage.name, comment, body, launch, [], {"row.cuh", "reduce.cuh"})
 
 
-def _walks(stage: Row, w: Writer, parts: _Parts, count: int) -> list[str]:
+def _walks(stage: Row, w: Writer, parts: _Parts, count: int, kept: Keeping | None = None) -> list[str]:
     """The first walks of a row, and what is stored after each; returns their structs."""
     passes = stage.passes[:count]
+    if kept is not None:
+        w.expect(kept.values)
     w.expect(v for p in passes for _, vs in p.reduces for v in vs)
     w.expect(s.value for p in passes for s in p.stores)
     w.expect(s.value for n, s in stage.finals if n <= count)
@@ -248,7 +265,13 @@ def _walks(stage: Row, w: Writer, parts: _Parts, count: int) -> list[str]:
             structs += _accumulator(parts, w, f"Acc{number}", stage, number)
             top.lines.append(f"Acc{number} {acc};")
         inner = _inside(top, p)
+        places = _places(kept, p)
+        if number > 0:
+            inner.lines += [f"const accum {name} = {place};" for name, place in places]
         _steps(w, stage, number, acc, inner)
+        if number == 0 and kept is not None:
+            texts = [w.value(v, inner) for v in kept.values]
+            inner.lines += [f"{place} = {text};" for (_, place), text in zip(places, texts)]
         if p.inner.extent == 1:
             # A row of one element belongs to one thread.
             top.lines.extend(["if (lanes.leads()) {", *indented(inner.lines), "}"])
@@ -260,6 +283,15 @@ def _walks(stage: Row, w: Writer, parts: _Parts, count: int) -> list[str]:
             _results(w, stage, number, acc, wanted, top)
         _finals(w, stage, top, number + 1, stage.lanes)
     return structs
+
+
+def _places(kept: Keeping | None, p: Pass) -> list[tuple[str, str]]:
+    """Names of what a thread keeps of element j, and where: those of one number follow each other."""
+    if kept is None or p.inner != kept.stage.passes[0].inner:
+        return []
+    return [
+        (name, "kept[j]" if k == 0 else f"kept[{k} * ({p.inner.extent}) + j]") for k, name in enumerate(kept.names)
+    ]
 
 
 def _sliced_row(stage: Row, parts: _Parts, head: list[str], comment: Iterable[str]) -> Functor:
@@ -519,17 +551,21 @@ def _contraction(stage: Contraction, buffers: Mapping[str, Buffer], comment: Ite
     w.expect(s.value for s in stage.stores)
     if stats is not None:
         w.expect([stats.value])
+    fragments = isinstance(stage.tile, WindowTile) and stage.tile.pair is not None
     for s in stage.stores:
-        w.store(s.buffer, s.index, s.value, w.top, "there")
+        w.store(s.buffer, s.index, s.value, w.top, "there", "to" if fragments else "")
     result = w.value(stats.value, w.top) if stats is not None else "value"
+    if fragments:
+        body += ["template <class To>"]
     body += [
-        "__device__ __forceinline__ accum finish(Index z, Index m, Index n, int split, accum value,",
-        "                                        bool there) const {",
+        f"__device__ __forceinline__ accum {'finish_to' if fragments else 'finish'}(Index z, Index m, Index n, "
+        "int split, accum value,",
+        f"                                        {'To& to' if fragments else 'bool there'}) const {{",
         *indented(w.top.lines),
         f"  return {result};",
         "}",
     ]
-    if isinstance(stage.tile, WindowTile) and stage.tile.pair is not None and stage.tile.pair.landings:
+    if fragments:
         body += _stored(parts, stage)
     if stats is not None:
         t = parts.writer()
@@ -568,7 +604,7 @@ def _contraction(stage: Contraction, buffers: Mapping[str, Buffer], comment: Ite
 
 
 def _stored(parts: _Parts, stage: Contraction) -> list[str]:
-    """Where the first store of an element goes, for kernels that align their stores."""
+    """Where elements are stored, for kernels that align their stores and join neighbours."""
     c = stage.contract
     place = "0"
     w = parts.writer()
@@ -579,12 +615,35 @@ def _stored(parts: _Parts, stage: Contraction) -> list[str]:
         buffer = stage.stores[0].buffer
         at = w.int(stage.stores[0].index, w.top)
         place = f"reinterpret_cast<uintptr_t>(&{pointer(buffer.name)}[{at}]) / sizeof({pointer(buffer.name)}[0])"
+    pairs = len(stage.stores) < 2 and all(_beside(s, c.cols) for s in stage.stores)
     return [
+        "__device__ __forceinline__ accum finish(Index z, Index m, Index n, int split, accum value,",
+        "                                        bool there) const {",
+        "  StoreOne to{there};",
+        "  return finish_to(z, m, n, split, value, to);",
+        "}",
+        f"static constexpr bool in_pairs = {str(pairs).lower()};  // columns are neighbours in memory",
+        f"static constexpr bool reads = {str(_reads(stage)).lower()};  // finish reads what depends on the column",
         "__device__ __forceinline__ uintptr_t stored(Index z, Index m, Index n) const {",
         *indented(w.top.lines),
         f"  return {place};",
         "}",
     ]
+
+
+def _reads(stage: Contraction) -> bool:
+    values = [s.value for s in stage.stores] + ([stage.statistics.value] if stage.statistics is not None else [])
+    values += [stage.pool.value] if stage.pool is not None else []
+    return any(
+        isinstance(v, Load) and (v.dynamic or stage.contract.cols in v.index.variables())
+        for value in values for v in walk(value)
+    )  # fmt: skip
+
+
+def _beside(store: Store, cols: Var) -> bool:
+    """Whether neighbours among the columns are stored as neighbours in memory."""
+    slope = store.index.slope(cols)
+    return store.buffer.dtype == "scalar" and slope is not None and slope.constant == 1
 
 
 def _pool(parts: _Parts, stage: Contraction, pool: Pool) -> list[str]:

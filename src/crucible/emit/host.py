@@ -22,6 +22,7 @@ from crucible.plan.symbols import python_text
 DTYPES = {"scalar": "dtype", "accum": "accum", "int64": "torch.int64", "int32": "torch.int32",
           "int16": "torch.int16", "int8": "torch.int8", "uint8": "torch.uint8", "bool": "torch.bool"}  # fmt: skip
 PART_BYTES = 8  # no field of a partial result is larger
+PART_FIELDS = 7  # and none has more
 # Bytes of an element, and of what is small enough to lie with other buffers until the end of a call.
 ITEMS = {"scalar": "dtype.itemsize", "accum": "accum.itemsize", "int64": "8", "int32": "4", "int16": "2"}
 SMALL = 8 << 20
@@ -190,7 +191,7 @@ def _launch(mode: Mode, stage: Stage, f: Functor, room: Mapping[str, str]) -> li
     if "parts" in f.extra:
         assert isinstance(stage, Row)
         rows, length = python(product(list(stage.shape))), python(stage.passes[0].length)
-        count = f"({rows}) * {4 * sum(len(p.reduces) for p in stage.passes) * PART_BYTES}"
+        count = f"({rows}) * {PART_FIELDS * sum(len(p.reduces) for p in stage.passes) * PART_BYTES}"
         if "splits" in f.extra:
             lines.append(f"splits = _splits({rows}, {length}, {stage.lanes})")
             count += " * splits"

@@ -15,6 +15,7 @@ from crucible.plan.value import (
     Fold,
     IndexValue,
     Inside,
+    Kept,
     Load,
     Local,
     Masked,
@@ -155,7 +156,7 @@ class Writer:
         """An expression for the value, valid in this block; statements it needs are written before."""
         if isinstance(value, Const):
             return self._constant(value)
-        if isinstance(value, Local):
+        if isinstance(value, (Kept, Local)):
             return value.name
         known = block.lookup(value)
         if known is not None:
@@ -293,14 +294,17 @@ class Writer:
 
     # -- statements
 
-    def store(self, buffer: Buffer, index: Int, value: Value, block: Block, where: str = "") -> None:
-        """`where`: a condition under which it happens."""
+    def store(self, buffer: Buffer, index: Int, value: Value, block: Block, where: str = "", to: str = "") -> None:
+        """`where`: a condition under which it happens; `to`: a function that does it, or does not."""
         text = self.value(value, block)
         if buffer.dtype == "scalar":
             text = f"to_scalar({_bare(text)})"
         elif buffer.kind == "l" and buffer.dtype != "int64":
             text = f"static_cast<{STORAGE[buffer.dtype]}>({text})"
         at = self.int(index, block)
+        if to:
+            block.lines.append(f"{to}(&{pointer(buffer.name)}[{at}], {_bare(text)});")
+            return
         block.lines.append(f"{f'if ({where}) ' if where else ''}{pointer(buffer.name)}[{at}] = {_bare(text)};")
 
 

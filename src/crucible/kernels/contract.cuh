@@ -12,7 +12,12 @@
 //   __device__ Col b_col(Index z, Index n) const;
 //   __device__ accum b(const Col&, Index k) const;
 //   __device__ accum finish(Index z, Index m, Index n, int split, accum value, bool there) const;
-//   __device__ uintptr_t stored(Index z, Index m, Index n) const;  where in memory, in elements (for window_strips.cuh)
+// and for fragments.cuh, whose lanes have neighbours to store,
+//   template <class To> __device__ accum finish_to(Index z, Index m, Index n, int split, accum value, To& to) const;
+//                                      finish, but calls to(address, element) instead of storing
+//   __device__ uintptr_t stored(Index z, Index m, Index n) const;  where in memory its first element goes, in elements
+//   static constexpr bool in_pairs;    there is one such element at most, and neighbours among columns are so in memory
+//   static constexpr bool reads;       finish reads what depends on the column
 //   __device__ void sink(Index z, Index m, Index tile_n, accum count, accum mean, accum m2) const;
 // a, b, finish are called for elements in range only; finish once for each (z, m, n, split) that is `there`, by neighbouring
 // threads for neighbouring n: it applies the epilogue, stores, and returns the value that statistics are taken of. Called for

@@ -43,13 +43,19 @@ struct WholeProduct {
 };
 
 // Mean and sum of squared deviations from it, one element or one partial result at a time: nothing cancels.
+// A few elements at a time are summed as deviations from the first of them, because a division for each would take longer
+// than all else; n (x - mean)^2 of one of n elements is at most n times their squared deviations, so that few lose little.
 struct Moments {
+  static constexpr int FEW = 16;
   accum count = 0, mean = 0, m2 = 0;
+  accum near = 0, off = 0, squares = 0;
+  int few = 0;
   __device__ __forceinline__ void step(accum x) {
-    count += 1;
-    const accum d = x - mean;
-    mean += d / count;
-    m2 += d * (x - mean);
+    if (few == 0) near = x;
+    const accum d = x - near;
+    off += d;
+    squares = fma(d, d, squares);
+    if (++few == FEW) fold();
   }
   __device__ __forceinline__ void step(accum n, accum other_mean, accum other_m2) {
     if (n > 0) {
@@ -59,10 +65,27 @@ struct Moments {
       count = all;
     }
   }
-  __device__ __forceinline__ void join(const Moments& b) { step(b.count, b.mean, b.m2); }
-  __device__ __forceinline__ accum get_mean() const { return count > 0 ? mean : accum(NAN); }
-  __device__ __forceinline__ accum get_m2() const { return count > 0 ? m2 : accum(NAN); }
-  __device__ __forceinline__ accum get_count() const { return count; }
+  // The few become part of the rest.
+  __device__ __forceinline__ void fold() {
+    if (few > 0) {
+      const accum n = static_cast<accum>(few), by = off / n, own = squares - off * by;
+      step(n, near + by, own < 0 ? accum(0) : own);
+      off = squares = 0, few = 0;
+    }
+  }
+  __device__ __forceinline__ void join(Moments b) {
+    fold();
+    b.fold();
+    step(b.count, b.mean, b.m2);
+  }
+  __device__ __forceinline__ Moments folded() const {
+    Moments all = *this;
+    all.fold();
+    return all;
+  }
+  __device__ __forceinline__ accum get_mean() const { return count > 0 || few > 0 ? folded().mean : accum(NAN); }
+  __device__ __forceinline__ accum get_m2() const { return count > 0 || few > 0 ? folded().m2 : accum(NAN); }
+  __device__ __forceinline__ accum get_count() const { return count + static_cast<accum>(few); }
 };
 
 // Extremes: NaN wins, and of equals the first.

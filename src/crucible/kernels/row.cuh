@@ -6,6 +6,9 @@
 // where `lanes.first()` and `lanes.step()` deal out the row, `lanes.join(acc)` leaves the joined result with every
 // thread, and `lanes.leads()` is true in one of them. Partial results travel by shuffles, between warps through N/32
 // slots of shared memory.
+// A functor whose later walks need again what the first one computes may also have
+//   int64_t kept() const;  void keeping(const L&, Index row, accum* kept) const;
+// which keeps that in shared memory, so many numbers a row; each thread reads what it wrote itself.
 //
 // A sliced functor, where what is reduced is short (partial results) and what follows is long, has
 //   struct Found;  Found reduce(const L&, Index row) const;  int64_t length() const;  Index repeats() const;
@@ -84,6 +87,14 @@ __global__ void __launch_bounds__(ROW_THREADS) row_kernel(const R r) {
 }
 
 template <int N, class R>
+__global__ void __launch_bounds__(ROW_THREADS) row_keeping_kernel(const R r) {
+  extern __shared__ __align__(16) unsigned char row_kept[];
+  const int64_t row = row_of_thread<N>();
+  accum* const kept = reinterpret_cast<accum*>(row_kept) + threadIdx.x / N * r.kept();
+  if (row < r.rows()) r.keeping(Lanes<N>(), static_cast<Index>(row), kept);
+}
+
+template <int N, class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_found_kernel(const R r, typename R::Found* found) {
   const int64_t row = row_of_thread<N>();
   if (row >= r.rows()) return;
@@ -133,6 +144,15 @@ cudaError_t launch_rows(const R& r, cudaStream_t stream) {
   const int64_t rows = r.rows();
   if (rows <= 0) return cudaSuccess;
   row_kernel<N><<<row_blocks(rows, N), ROW_THREADS, 0, stream>>>(r);
+  return cudaGetLastError();
+}
+
+// Rows that fit in shared memory keep what their first walk computes.
+template <int N, class R>
+cudaError_t launch_keeping_rows(const R& r, cudaStream_t stream) {
+  const int64_t rows = r.rows(), bytes = r.kept() * (ROW_THREADS / N) * static_cast<int64_t>(sizeof(accum));
+  if (rows <= 0 || bytes > 48 * 1024) return launch_rows<N>(r, stream);
+  row_keeping_kernel<N><<<row_blocks(rows, N), ROW_THREADS, static_cast<size_t>(bytes), stream>>>(r);
   return cudaGetLastError();
 }
 

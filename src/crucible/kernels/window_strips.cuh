@@ -10,6 +10,7 @@
 // Memory: 1.02 to 1.1 times the input, the output once, for each 64 output channels.
 #pragma once
 
+#include "fragments.cuh"
 #include "window_wgmma.cuh"
 
 #if CRUCIBLE_HOPPER
@@ -25,18 +26,12 @@ struct Strips {
   static constexpr int LOADERS = 2;
   static_assert(LANDINGS % LOADERS == 0, "buffers are dealt evenly");
   static constexpr int BM = PAIR_ROWS, UNIT = 8, CHANNELS = 16;
-  // A strip's line is a box that has none beside it.
-  static constexpr int JOIN = -1, TURN = 0, LAND = 0, PRODUCERS = ROUNDERS;
-  static constexpr bool PAIRED = false, SAMPLES = false;
 };
 
 template <class W, class P>
 struct Strip {
-  using Line = Pair<W, P>;  // what finish_box must know
-  // Where nothing but stores follow, a strip ends where a sector of memory does: eight pixels more than it owns are enough.
-  // Statistics would take longer with rows that begin at different lanes.
-  static constexpr bool SECTORS = !P::statistics;
-  static constexpr int N = Line::N + (SECTORS ? 8 : 0), TAPS = P::Kernel::product, ACROSS = P::Kernel::at(3), DOWN = P::Kernel::at(2);
+  // Eight pixels more than a strip owns, so that it can end where a sector of memory does.
+  static constexpr int N = P::Box::at(3) + 8, TAPS = P::Kernel::product, ACROSS = P::Kernel::at(3), DOWN = P::Kernel::at(2);
   static constexpr int REACH = (DOWN - 1) * P::Dilation::at(2);  // lines under an output line, but one
   static constexpr int GROUP = 16 / sizeof(scalar);              // pixels of one copy
   // Lines land from a pixel on whose number is a multiple of GROUP.
@@ -47,7 +42,7 @@ struct Strip {
   static constexpr int UNIT_BYTES = LANDED * 16, SLOT_BYTES = UNITS * UNIT_BYTES;
   static constexpr int LANDING_BYTES = W::UNIT * LANDED * static_cast<int>(sizeof(scalar));
   static constexpr int KEPT_BYTES = W::CHUNKS * TAPS * TAP_BYTES;
-  static constexpr int shared_bytes = KEPT_BYTES + W::SLOTS * SLOT_BYTES + W::LANDINGS * LANDING_BYTES + Line::STAGE_BYTES +
+  static constexpr int shared_bytes = KEPT_BYTES + W::SLOTS * SLOT_BYTES + W::LANDINGS * LANDING_BYTES +
                                       (2 * W::SLOTS + 2 * W::LANDINGS + 1) * 8 + 112;
   static_assert(P::Kernel::at(0) == 1 && P::Kernel::at(1) == 1 && P::Stride::product == 1, "a window that marches");
   static_assert(P::Box::at(0) * P::Box::at(1) * P::Box::at(2) == 1 && P::Box::at(3) % 8 == 0, "a line");
@@ -164,49 +159,6 @@ struct StripLoader {
   }
 };
 
-// The pixels of a strip's line that a lane finishes, every 32nd, so that 32 lanes store whole sectors of memory: rows begin
-// at different lanes, and strips meet at different pixels.
-template <int ROWS>
-struct StripColumns {
-  Index base, tile;
-  int before[ROWS], first[ROWS], last[ROWS];
-
-  __device__ __forceinline__ int pixel(int r, int j) const { return static_cast<int>(threadIdx.x) % 32 + j * 32 - before[r]; }
-  __device__ __forceinline__ bool valid(int r, int j) const { return pixel(r, j) >= first[r] && pixel(r, j) < last[r]; }
-  __device__ __forceinline__ Index column(int r, int j) const { return base + pixel(r, j); }
-};
-
-// One warp's 16 rows of a line.
-// Of the pixels from `base` on that exist, `there`, a strip leaves those of its first sector to its neighbour, if it has one.
-template <class W, class P, int COUNT>
-__device__ __forceinline__ void finish_line(const P& p, Index z, Index first, Index tile, Index base, bool neighbour, int there,
-                                            const float (&sums)[COUNT], float* stage) {
-  using S = Strip<W, P>;
-  constexpr int SECTOR = 32 / sizeof(scalar) < 8 ? 32 / sizeof(scalar) : 8, EACH = (P::Box::at(3) + 2 * SECTOR - 2 + 31) / 32;
-  constexpr int PITCH = S::Line::STAGE_PITCH;
-  const Index rows = p.rows();
-  // Registers must be known beforehand, so each eight rows have their own code.
-#pragma unroll
-  for (int h = 0; h < 2; ++h)
-#pragma unroll 1
-    for (int part = 0; part < 2; ++part) {
-      stage_rows<S::N, PITCH>(sums, h, part, stage);
-      const Index m = first + h * 8 + part * 4;
-      if (m >= rows) continue;
-      StripColumns<4> columns{base, tile};
-      float values[4][EACH];
-#pragma unroll
-      for (int r = 0; r < 4; ++r) {
-        const int odd = static_cast<int>(p.stored(z, m + r < rows ? m + r : m, base) % SECTOR), whole = (SECTOR - odd) % SECTOR;
-        columns.before[r] = odd, columns.first[r] = neighbour ? whole : 0;
-        columns.last[r] = P::Box::at(3) + whole < there ? P::Box::at(3) + whole : there;
-#pragma unroll
-        for (int j = 0; j < EACH; ++j) values[r][j] = columns.valid(r, j) ? stage[r * PITCH + columns.pixel(r, j)] : 0.0f;
-      }
-      finish_values(p, z, m, rows, columns, 0, values);
-    }
-}
-
 // A warp that rounds what has landed: two pixels of eight channels at a time.
 template <class W, class P>
 struct StripRounder {
@@ -278,8 +230,7 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0), lane = static_cast<int>(threadIdx.x) % 32;
   unsigned char* const ring = strip_shared + S::KEPT_BYTES;
   unsigned char* const landings = ring + W::SLOTS * S::SLOT_BYTES;
-  unsigned char* const stages = landings + W::LANDINGS * S::LANDING_BYTES;
-  const unsigned full = shared_address(stages + S::Line::STAGE_BYTES), empty = full + W::SLOTS * 8;
+  const unsigned full = shared_address(landings + W::LANDINGS * S::LANDING_BYTES), empty = full + W::SLOTS * 8;
   const unsigned landed = empty + W::SLOTS * 8, free = landed + W::LANDINGS * 8, kept = free + W::LANDINGS * 8;
   if (threadIdx.x == 0) {
     for (int i = 0; i < W::SLOTS; ++i) {
@@ -353,9 +304,8 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
     registers_up<176>();
     const int which = warp / 4;
     float sums[S::N / 2];
-    float* const stage = reinterpret_cast<float*>(stages) + warp * 4 * S::Line::STAGE_PITCH;
-    const PairLanes<W, P> lanes(p);
-    const int scale = W::kind == Operands::Half ? packed.input() : 0;
+    const Exponents exponents(packed.rows + (lines.group * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + lines.tile_m) * PAIR_ROWS + warp % 4 * 16,
+                              W::kind == Operands::Half ? packed.input() : 0);
     const uint64_t a = lines_at(shared_address(strip_shared), TAP_BYTES / 2), b = lines_at(shared_address(ring) + S::LEAD * 16, S::UNIT_BYTES);
     barrier_wait(kept, 0);
     if (which == 1) turn_give(1);
@@ -394,21 +344,10 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
         __syncwarp();
         release(base + static_cast<unsigned>(l) + 2);  // this warpgroup's next line
         const Index first = lines.tile_m * PAIR_ROWS + warp % 4 * 16;
-        if constexpr (W::kind == Operands::Half) {
-          const int* const rows = packed.rows + lines.group * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) * PAIR_ROWS + first;
-          unscale<S::N / 8>(sums, rows, scale);
-        }
+        if constexpr (W::kind == Operands::Half) unscale<S::N / 8>(sums, exponents);
         const Index line = (lines.outer[0] * p.extent(1) + lines.outer[1]) * p.extent(2) + lines.first + l;
         const Index box = line * lines.strips + lines.strip;
-        if constexpr (S::SECTORS) {
-          finish_line<W>(p, lines.batch, first, box, line * p.extent(3) + left, left > 0, there, sums, stage);
-        } else {
-          const BoxPlace<P> place({lines.outer[0], lines.outer[1], lines.first + l, left}, {1, 1, 1, there});
-          if (there == P::Box::product)
-            finish_box<W, true>(p, lines.batch, first, box, place, lanes, sums, stage);
-          else
-            finish_box<W, false>(p, lines.batch, first, box, place, lanes, sums, stage);
-        }
+        finish_line<P::Box::at(3)>(p, lines.batch, first, box, line * p.extent(3) + left, left > 0, there, sums);
       }
       base += static_cast<unsigned>(lines.count) + S::REACH, done += static_cast<unsigned>(lines.count);
       acquire(base - 1);

@@ -19,6 +19,7 @@
 // Memory: 1.1 to 1.5 times the input from L2, the output once, for each 64 output channels.
 #pragma once
 
+#include "fragments.cuh"
 #include "window_pack.cuh"
 
 #if CRUCIBLE_HOPPER
@@ -29,7 +30,11 @@ template <class W, class P>
 struct Pair {
   __host__ __device__ static constexpr int box(int d) { return P::Box::at(d) * (d == W::JOIN ? 2 : 1); }
   __host__ __device__ static constexpr int halo(int d) { return halo_extent<P>(d, box(d)); }
-  __host__ __device__ static constexpr int each(int d) { return (halo(d) - 1) / P::Stride::at(d) + 1; }  // of a residue
+  // Of a residue; rows that are pooled in pairs begin with eight columns of their own.
+  __host__ __device__ static constexpr int each(int d) {
+    const int own = (halo(d) - 1) / P::Stride::at(d) + 1;
+    return d == 3 && PoolOf<P>::pooled && PoolOf<P>::Window::at(3) == 2 ? (own + 7) / 8 * 8 : own;
+  }
   using Halo = Dims<each(0), each(1), each(2), each(3)>;
   static constexpr int RESIDUES = P::Stride::product, PLACES = RESIDUES * Halo::product * (W::SAMPLES ? 2 : 1);
   __host__ __device__ static constexpr int reach(int d) {
@@ -71,7 +76,8 @@ struct Pair {
   static constexpr int HALO_BYTES = 2 * ROOM * 16, STREAMED = W::CHUNKS > 0 ? 0 : TAPS * TAP_BYTES;
   static constexpr int SLOT_BYTES = (HALO_BYTES + 127) / 128 * 128 + STREAMED;
   static constexpr int KEPT_BYTES = W::CHUNKS * TAPS * TAP_BYTES;
-  static constexpr int STAGE_PITCH = (BN + 23) / 32 * 32 + 8, STAGE_BYTES = 8 * 4 * STAGE_PITCH * 4;
+  static constexpr bool FRAGMENTS = fragmentary<Halo, P>();
+  static constexpr int STAGE_PITCH = (BN + 23) / 32 * 32 + 8, STAGE_BYTES = FRAGMENTS ? 0 : 8 * 4 * STAGE_PITCH * 4;
   static constexpr int shared_bytes = KEPT_BYTES + W::SLOTS * SLOT_BYTES + STAGE_BYTES + W::LAND * 1024 + (2 * W::SLOTS + 1) * 8 + 112;
 };
 
@@ -140,12 +146,19 @@ __device__ __forceinline__ void small_channels(const Packed& packed, int thread,
   }
 }
 
-// Sums of scaled numbers, unscaled; `rows` are the exponents of the warp's 16 rows.
+// The exponents that unscale a lane's two rows of a warp's 16.
+struct Exponents {
+  int of[2];
+  __device__ __forceinline__ Exponents(const int* rows, int scale) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) of[h] = -scale - rows[h * 8 + static_cast<int>(threadIdx.x) % 32 / 4];
+  }
+};
 template <int EIGHTS, int COUNT>
-__device__ __forceinline__ void unscale(float (&sums)[COUNT], const int* rows, int scale) {
+__device__ __forceinline__ void unscale(float (&sums)[COUNT], const Exponents& exponents) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const int e = -scale - rows[h * 8 + static_cast<int>(threadIdx.x) % 32 / 4], e1 = e < -126 ? -126 : e < 127 ? e : 127;
+    const int e = exponents.of[h], e1 = e < -126 ? -126 : e < 127 ? e : 127;
     const float f = power_of_two(e1);
 #pragma unroll
     for (int j = 0; j < EIGHTS; ++j) sums[4 * j + 2 * h] *= f, sums[4 * j + 2 * h + 1] *= f;
@@ -480,7 +493,8 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
     if (H::TURNS && which == 1) turn_give(1);
     float* const stage = reinterpret_cast<float*>(stages) + warp * 4 * H::STAGE_PITCH;
     const PairLanes<W, P> lanes(p);
-    const int scale = W::kind == Operands::Half ? packed.input() : 0;
+    const Exponents exponents(packed.rows + (tiles.group * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + tiles.tile_m) * PAIR_ROWS + warp % 4 * 16,
+                              W::kind == Operands::Half ? packed.input() : 0);
     int number = 0;
 #pragma unroll 1
     for (; tiles.left > 0; tiles.next(), ++number) {
@@ -531,9 +545,11 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
       if (there) {
         const Index first = tiles.tile_m * PAIR_ROWS + warp % 4 * 16;
         if constexpr (W::kind == Operands::Half)
-          unscale<H::N / 8>(sums, packed.rows + tiles.group * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) * PAIR_ROWS + first, scale);
+          unscale<H::N / 8>(sums, exponents);
         const BoxPlace<P> place(p, box);
-        if (place.count() == P::Box::product)
+        if constexpr (H::FRAGMENTS)
+          finish_box_fragments<typename H::Halo>(p, tiles.batch(p, W::SAMPLES ? which : 0), first, box, place, sums);
+        else if (place.count() == P::Box::product)
           finish_box<W, true>(p, tiles.batch(p, W::SAMPLES ? which : 0), first, box, place, lanes, sums, stage);
         else
           finish_box<W, false>(p, tiles.batch(p, W::SAMPLES ? which : 0), first, box, place, lanes, sums, stage);

@@ -64,6 +64,7 @@ class PairTile:
     again: int  # slots of the second launch, in TF32
     columns: int  # of one instruction
     landings: int = 0  # buffers of kernels/window_strips.cuh, whose box is a line and whose slots are lines of the ring
+    pool: tuple[int, ...] = NO_POOL
 
     @property
     def instructions(self) -> set[int]:
@@ -87,14 +88,14 @@ class PairTile:
 
     def shared_bytes(self, form: Form, operands: str) -> int:
         """What a block asks for, as the kernel counts it."""
-        joint = Joint(form, self.box, self.join)
+        joint = Joint(form, self.box, self.join, self.pool)
         weights = form.taps * TAP_BYTES
         if self.landings and operands != "Tf32":
             element = 4 if operands == "Half" else 2
             landed = landed_pixels(form, self.columns, 16 // element)
             lines = self.slots * 2 * self.chunks * landed * 16 + self.landings * 8 * landed * element
             barriers = (2 * self.slots + 2 * self.landings + 1) * 8 + 112
-            return self.chunks * weights + lines + joint.stage_bytes + barriers
+            return self.chunks * weights + lines + barriers
         slots, kept = (self.again, 0) if operands == "Tf32" else (self.slots, self.chunks)
         ring = slots * (joint.halo_bytes + (0 if kept else weights))
         return kept * weights + ring + joint.stage_bytes + self.landing * 1024 + (2 * slots + 1) * 8 + 112
@@ -249,7 +250,7 @@ def ranked_pairs(
     if rows < PAIR_LEAST or form.taps > PAIR_TAPS:
         return []
     stored = 1 / prod(pool)
-    pairs = [p for b in _boxes(extents, COLUMNS, pool) for p in _pairs(form, b, extents, channels, samples, stored)]
+    pairs = [p for b in _boxes(extents, COLUMNS, pool) for p in _pairs(form, b, extents, channels, samples, pool)]
     if direct and stored == 1:
         pairs += _strips(form, extents, rows, channels, samples)
     return [pair for _, pair in sorted(pairs, key=lambda p: p[0])]
@@ -274,6 +275,7 @@ class Joint:
     form: Form
     box: tuple[int, ...]
     join: int
+    pool: tuple[int, ...] = NO_POOL
 
     @property
     def both(self) -> tuple[int, ...]:
@@ -282,7 +284,10 @@ class Joint:
     @property
     def each(self) -> tuple[int, ...]:
         """The halo's extents, of one residue modulo the strides."""
-        return tuple((h - 1) // s + 1 for h, s in zip(self.form.halo(self.both), self.form.stride))
+        own = [(h - 1) // s + 1 for h, s in zip(self.form.halo(self.both), self.form.stride)]
+        if self.pool[3] == 2:  # rows begin with eight columns of their own
+            own[3] = -(-own[3] // 8) * 8
+        return tuple(own)
 
     def _far(self, steps: Sequence[int]) -> int:
         return sum(n * prod(self.each[d + 1 :]) for d, n in enumerate(steps))
@@ -306,23 +311,26 @@ class Joint:
 
     @property
     def stage_bytes(self) -> int:
+        """For sums on their way out, where they are not finished in registers."""
+        if self.each[3] >= 8 and (prod(self.pool) == 1 or self.pool[3] == 2):
+            return 0
         return 8 * 4 * ((-(-self.columns // 32) * 32 + 23) // 32 * 32 + 8) * 4
 
 
 def _pairs(
-    form: Form, box: tuple[int, ...], extents: Sequence[int], channels: int, samples: int, stored: float
+    form: Form, box: tuple[int, ...], extents: Sequence[int], channels: int, samples: int, pool: Sequence[int]
 ) -> Iterator[tuple[float, PairTile]]:
-    """Ways to take boxes on Hopper, with the cycles they should need. ``stored``: this part of the pixels."""
+    """Ways to take boxes on Hopper, with the cycles they should need."""
     for join in range(-1, SAMPLES + 1):
         if samples < 2 if join == SAMPLES else join >= 0 and box[join] >= extents[join]:
             continue
-        joint = Joint(form, box, join)
+        joint = Joint(form, box, join, tuple(pool))
         if joint.columns > COLUMNS:
             continue
         for landing in (64, 48, 32, 16):
             pair = _fitting(joint, -(-channels // 16), landing)
             if pair is not None:
-                yield _pair_cost(joint, pair, extents, channels, samples, stored), pair
+                yield _pair_cost(joint, pair, extents, channels, samples, 1 / prod(pool)), pair
                 break
 
 
@@ -337,7 +345,9 @@ def _fitting(joint: Joint, chunks: int, landing: int) -> PairTile | None:
     if min(slots, again) < 2:
         return None
     turn = 0 if joint.join < 0 else 1
-    return PairTile(joint.box, joint.join, slots, kept, turn, landing, again, joint.columns)
+    return PairTile(
+        joint.box, joint.join, slots, kept, turn, landing, again, joint.columns, pool=joint.pool
+    )
 
 
 def _instruction(columns: int) -> float:

@@ -211,6 +211,21 @@ class Local(Value):
     __hash__ = Value.__hash__
 
 
+@dataclass(frozen=True, eq=True)
+class Kept(Value):
+    """What an earlier walk over a row left of one of its elements."""
+
+    name: str
+    index: Int
+    kind: str
+
+    __hash__ = Value.__hash__
+
+    @property
+    def indices(self) -> tuple[Int, ...]:
+        return (self.index,)
+
+
 def walk(value: Value, seen: set[Value] | None = None) -> Iterable[Value]:
     """Every distinct value in here, the innermost first."""
     seen = set() if seen is None else seen

@@ -1,0 +1,294 @@
+// What is done with sums where Hopper's matrix instructions leave them: in registers.
+//
+// A warp has 16 rows of sums; in each eight columns a lane has two neighbours of row lane / 4 and two of the row eight
+// below. They are finished there, stored two at a time, and statistics are joined by the four lanes of a row. The four
+// lanes' elements are a sector of memory (32 bytes of float), but rows begin anywhere: where a row's sectors begin in the
+// middle of a block of eight columns, the lanes behind that middle take the block before, so that each store of a warp
+// fills whole sectors.
+#pragma once
+
+#include "contract.cuh"
+
+namespace crucible {
+
+// Where `finish_to` puts its element: in memory, or into a register until its neighbour is there too.
+struct StoreOne {
+  bool there;
+  template <class T>
+  __device__ __forceinline__ void operator()(T* at, T value) const {
+    if (there) *at = value;
+  }
+};
+
+#if CRUCIBLE_HOPPER
+struct StoreNext {
+  scalar* at;
+  scalar value;
+  __device__ __forceinline__ void operator()(scalar* to, scalar x) { at = to, value = x; }
+};
+struct StoreTwo {
+  const StoreNext& first;
+  bool both, alone;  // alone: without the second
+  __device__ __forceinline__ void operator()(scalar*, scalar second) const {
+    // Two conditions instead of a branch, beside which nothing else could be done.
+    if constexpr (sizeof(scalar) == 4) {
+      if (both) *reinterpret_cast<float2*>(first.at) = make_float2(static_cast<float>(first.value), static_cast<float>(second));
+    } else {
+      struct alignas(2 * sizeof(scalar)) Two { scalar a, b; };
+      if (both) *reinterpret_cast<Two*>(first.at) = Two{first.value, second};
+    }
+    if (alone) *first.at = first.value;
+  }
+};
+
+// Statistics of a row's elements, by four lanes: deviations from one of them (see finish_values).
+struct RowStatistics {
+  accum near, off[2] = {0, 0}, squares[2] = {0, 0};
+  __device__ __forceinline__ void take(int which, accum x) {
+    const accum d = x - near;
+    off[which] += d;
+    squares[which] = fma(d, d, squares[which]);
+  }
+  template <class P>
+  __device__ __forceinline__ void sink(const P& p, Index z, Index m, bool there, Index tile, int count) {
+    accum sum = off[0] + off[1], both = squares[0] + squares[1];
+#pragma unroll
+    for (int by = 1; by < 4; by *= 2) {
+      sum += __shfl_xor_sync(0xffffffffu, sum, by);
+      both += __shfl_xor_sync(0xffffffffu, both, by);
+    }
+    if (!there || threadIdx.x % 4 != 0) return;
+    const accum size = static_cast<accum>(count), mean = sum / size, m2 = both - sum * mean;
+    if (count > 0)
+      p.sink(z, m, tile, size, near + mean, m2 < 0 ? accum(0) : m2);
+    else
+      p.sink(z, m, tile, 0, 0, 0);  // the neighbour has them all
+  }
+};
+
+// One warp's rows of WIDTH columns of a line, from column `base` on, from eight columns more: of those that exist, `there`,
+// a line that has a neighbour before it leaves that one the elements before its first sector, and so takes those that
+// follow its last. WHOLE: all exist. PAIRS: two neighbours of a lane may be stored as one.
+template <int WIDTH, bool WHOLE, bool PAIRS, class P, int COUNT>
+__device__ __forceinline__ void finish_fragments(const P& p, Index z, Index first, Index tile, Index base, bool neighbour, int there,
+                                                 float (&sums)[COUNT]) {
+  constexpr int BLOCKS = WIDTH / 8 + 1;
+  static_assert(COUNT == BLOCKS * 4 && (!P::statistics || P::group == 0), "eight columns more, and statistics of all");
+  const int lane = static_cast<int>(threadIdx.x) % 32, quad = lane % 4;
+  const Index rows = p.rows();
+  // The second row's sums take the first one's registers, so that both are finished by the same code: it is long.
+#pragma unroll 1
+  for (int h = 0; h < 2; ++h) {
+    const Index row = first + h * 8 + lane / 4, m = row < rows ? row : rows - 1;
+    const int odd = static_cast<int>(p.stored(z, m, base) % 8), whole = (8 - odd) % 8;
+    const int begin = neighbour ? whole : 0, end = WHOLE || WIDTH + whole < there ? WIDTH + whole : there;
+    const bool turn = PAIRS && quad * 2 + odd >= 8;
+    const int at = quad * 2 - (turn ? 8 : 0), rest = end - at;
+    RowStatistics statistics;
+    accum ahead[2] = {};
+#pragma unroll
+    for (int i = 0; i < BLOCKS; ++i) {
+      // Where the line is whole, all blocks between the first and the last are its own; none but the first begins before it.
+      const bool sure = WHOLE && i > 0 && i + 1 < BLOCKS;
+      bool own[2];
+      Index n[2];
+      accum two[2];
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        own[e] = sure || (rest > i * 8 + e && (i > 0 || at + e >= begin));
+        n[e] = P::reads && !own[e] ? Index(0) : base + at + i * 8 + e;
+        two[e] = turn ? sums[(i > 0 ? i - 1 : 0) * 4 + e] : sums[i * 4 + e];
+      }
+      const bool stored = row < rows && own[0], both = row < rows && own[1];
+      if constexpr (PAIRS) {
+        StoreNext left;
+        two[0] = p.finish_to(z, m, n[0], 0, two[0], left);
+        // The first block may begin with a second element; but not where rows are stored in pairs.
+        StoreTwo right{left, both, !sure && stored && !both};
+        two[1] = p.finish_to(z, m, n[1], 0, two[1], right);
+      } else {
+        StoreOne left{stored}, right{both};
+        two[0] = p.finish_to(z, m, n[0], 0, two[0], left);
+        two[1] = p.finish_to(z, m, n[1], 0, two[1], right);
+      }
+      if constexpr (P::statistics) {
+        // The row's first element is in one of the first two blocks.
+        if (i == 0) {
+          ahead[0] = two[0], ahead[1] = two[1];
+        } else {
+          if (i == 1) {
+            const int from = lane / 4 * 4 + begin / 2;
+            const accum even = __shfl_sync(0xffffffffu, PAIRS && begin > 0 ? two[0] : ahead[0], from);
+            const accum odd_one = PAIRS ? even : __shfl_sync(0xffffffffu, ahead[1], from);
+            statistics.near = begin % 2 == 0 ? even : odd_one;
+#pragma unroll
+            for (int e = 0; e < 2; ++e) statistics.take(e, rest > e && at + e >= begin ? ahead[e] : statistics.near);
+          }
+#pragma unroll
+          for (int e = 0; e < 2; ++e) statistics.take(e, own[e] ? two[e] : statistics.near);
+        }
+      }
+    }
+    if constexpr (P::statistics) statistics.sink(p, z, row, row < rows, tile, end - begin);
+#pragma unroll
+    for (int i = 0; i < COUNT; i += 4) sums[i] = sums[i + 2], sums[i + 1] = sums[i + 3];
+  }
+}
+
+template <int WIDTH, class P, int COUNT>
+__device__ __forceinline__ void finish_line(const P& p, Index z, Index first, Index tile, Index base, bool neighbour, int there,
+                                            float (&sums)[COUNT]) {
+  bool even = P::in_pairs;
+#pragma unroll
+  for (int h = 0; h < 2 && P::in_pairs; ++h) {
+    const Index row = first + h * 8 + static_cast<int>(threadIdx.x) % 32 / 4, m = row < p.rows() ? row : p.rows() - 1;
+    even = even && p.stored(z, m, base) % 2 == 0;
+  }
+  if (!P::in_pairs || !__all_sync(0xffffffffu, even))
+    finish_fragments<WIDTH, false, false>(p, z, first, tile, base, neighbour, there, sums);
+  else if (there < WIDTH + 8)
+    finish_fragments<WIDTH, false, P::in_pairs>(p, z, first, tile, base, neighbour, there, sums);
+  else
+    finish_fragments<WIDTH, true, P::in_pairs>(p, z, first, tile, base, neighbour, there, sums);
+}
+
+
+// The sums of a box, as many columns apart from row to row as the halo under it is wide. Whether they can be finished in
+// registers: a block of eight columns is of two rows at most, and where windows are pooled, all of one is in one lane.
+template <class Halo, class P>
+__host__ __device__ constexpr bool fragmentary() {
+  return Halo::at(3) >= 8 && (!PoolOf<P>::pooled || (Halo::at(3) % 8 == 0 && PoolOf<P>::Window::at(3) == 2));
+}
+
+// A row of the halo, by its number: where its first pixel is stored, from the box's first, and which of its pixels are the box's.
+template <class Halo, bool WHOLE, class P>
+struct BoxRow {
+  int at[3];
+  __device__ __forceinline__ explicit BoxRow(int number)
+      : at{number / (Halo::at(1) * Halo::at(2)), number / Halo::at(2) % Halo::at(1), number % Halo::at(2)} {}
+  __device__ __forceinline__ constexpr bool inside() const {
+    return at[0] < P::Box::at(0) && at[1] < P::Box::at(1) && at[2] < P::Box::at(2);
+  }
+  __device__ __forceinline__ Index first(const P& p) const {
+    return ((at[0] * p.extent(1) + at[1]) * p.extent(2) + at[2]) * p.extent(3);
+  }
+  __device__ __forceinline__ int count(const BoxPlace<P>& place) const {
+    if (!inside()) return 0;
+    return WHOLE ? P::Box::at(3) : at[0] < place.there[0] && at[1] < place.there[1] && at[2] < place.there[2] ? place.there[3] : 0;
+  }
+};
+
+// The windows of one row's sums: two neighbours of a lane, and what lies below them.
+template <class Halo, bool WHOLE, class P, int COUNT>
+__device__ __forceinline__ void pool_fragments(const P& p, Index z, Index m, bool there, const BoxPlace<P>& place, Index base,
+                                               const float (&sums)[COUNT]) {
+  using Window = typename PoolOf<P>::Window;
+  using Row = BoxRow<Halo, WHOLE, P>;
+  Index pools = 0;
+#pragma unroll
+  for (int d = 0; d < 4; ++d) pools = pools * (p.extent(d) / Window::at(d)) + place.first[d] / Window::at(d);
+#pragma unroll
+  for (int i = 0; i < COUNT / 4; ++i) {
+    const Row row(i * 8 / Halo::at(3));
+    const int x = i * 8 % Halo::at(3);
+    if (!row.inside() || x >= P::Box::at(3)) continue;
+    if (row.at[0] % Window::at(0) != 0 || row.at[1] % Window::at(1) != 0 || row.at[2] % Window::at(2) != 0) continue;
+    const int pixel = x + static_cast<int>(threadIdx.x) % 4 * 2;
+    // The window's last pixel exists.
+    bool whole = there && pixel + 1 < (WHOLE ? P::Box::at(3) : place.there[3]);
+    if (!WHOLE)
+#pragma unroll
+      for (int d = 0; d < 3; ++d) whole = whole && row.at[d] + Window::at(d) <= place.there[d];
+    typename P::Pooling pool;
+#pragma unroll
+    for (int k = 0; k < Window::product; ++k) {
+      const int down = (Window::index(k, 0) * Halo::at(1) + Window::index(k, 1)) * Halo::at(2) + Window::index(k, 2);
+      const Index n = base + Row(i * 8 / Halo::at(3) + down).first(p) + pixel + Window::index(k, 3);
+      pool.step(p.pool_in(z, m, P::reads && !whole ? Index(0) : n, sums[(i + down * (Halo::at(3) / 8)) * 4 + Window::index(k, 3)]));
+    }
+    Index to = 0;
+#pragma unroll
+    for (int d = 0; d < 3; ++d) to = to * (p.extent(d) / Window::at(d)) + row.at[d] / Window::at(d);
+    if (whole) p.pool_out(z, m, pools + to * (p.extent(3) / Window::at(3)) + pixel / Window::at(3), pool);
+  }
+}
+
+// One warp's rows of a box. Names as above.
+template <class Halo, bool WHOLE, bool PAIRS, class P, int COUNT>
+__device__ __forceinline__ void finish_fragments(const P& p, Index z, Index first, Index tile, const BoxPlace<P>& place, Index base,
+                                                 float (&sums)[COUNT]) {
+  using Row = BoxRow<Halo, WHOLE, P>;
+  constexpr int WIDE = Halo::at(3);
+  static_assert(fragmentary<Halo, P>() && (!P::statistics || P::group == 0), "statistics are of all columns");
+  const int lane = static_cast<int>(threadIdx.x) % 32, quad = lane % 4;
+  const Index rows = p.rows();
+#pragma unroll 1
+  for (int h = 0; h < 2; ++h) {
+    const Index row = first + h * 8 + lane / 4, m = row < rows ? row : rows - 1;
+    RowStatistics statistics;
+#pragma unroll
+    for (int i = 0; i < COUNT / 4; ++i) {
+      // The block begins at pixel `x` of row `number`, and with its pixel `turn` the next row does.
+      const int number = i * 8 / WIDE, x = i * 8 % WIDE, turn = WIDE - x;
+      const Row here(number), below(number + 1);
+      const bool begun = here.inside() && x < P::Box::at(3), next = turn < 8 && below.inside();
+      if (!begun && !next) continue;
+      bool own[2];
+      Index n[2];
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int c = quad * 2 + e;
+        const bool other = next && c >= turn;
+        const int pixel = other ? c - turn : c + x, count = other ? below.count(place) : here.count(place);
+        const bool sure = WHOLE && begun && x + 8 <= P::Box::at(3);
+        own[e] = sure || pixel < count;
+        n[e] = P::reads && !own[e] ? Index(0) : base + (other ? below.first(p) : here.first(p)) + pixel;
+      }
+      const bool stored = row < rows && own[0], both = row < rows && own[1];
+      accum two[2];
+      if constexpr (PAIRS) {
+        StoreNext left;
+        two[0] = p.finish_to(z, m, n[0], 0, sums[i * 4], left);
+        StoreTwo right{left, both, stored && !both};
+        two[1] = p.finish_to(z, m, n[1], 0, sums[i * 4 + 1], right);
+      } else {
+        StoreOne left{stored}, right{both};
+        two[0] = p.finish_to(z, m, n[0], 0, sums[i * 4], left);
+        two[1] = p.finish_to(z, m, n[1], 0, sums[i * 4 + 1], right);
+      }
+      if constexpr (P::statistics) {
+        if (i == 0) statistics.near = __shfl_sync(0xffffffffu, two[0], lane / 4 * 4);
+#pragma unroll
+        for (int e = 0; e < 2; ++e) statistics.take(e, own[e] ? two[e] : statistics.near);
+      }
+    }
+    if constexpr (P::statistics) statistics.sink(p, z, row, row < rows, tile, WHOLE ? P::Box::product : place.count());
+    if constexpr (PoolOf<P>::pooled) pool_fragments<Halo, WHOLE>(p, z, m, row < rows, place, base, sums);
+#pragma unroll
+    for (int i = 0; i < COUNT; i += 4) sums[i] = sums[i + 2], sums[i + 1] = sums[i + 3];
+  }
+}
+
+template <class Halo, class P, int COUNT>
+__device__ __forceinline__ void finish_box_fragments(const P& p, Index z, Index first, Index tile, const BoxPlace<P>& place,
+                                                     float (&sums)[COUNT]) {
+  constexpr bool PAIRS = P::in_pairs && Halo::at(3) % 2 == 0;
+  Index base = 0;
+#pragma unroll
+  for (int d = 0; d < 4; ++d) base = base * p.extent(d) + place.first[d];
+  bool even = PAIRS && p.extent(3) % 2 == 0;
+#pragma unroll
+  for (int h = 0; h < 2 && PAIRS; ++h) {
+    const Index row = first + h * 8 + static_cast<int>(threadIdx.x) % 32 / 4, m = row < p.rows() ? row : p.rows() - 1;
+    even = even && p.stored(z, m, base) % 2 == 0;
+  }
+  if (!PAIRS || !__all_sync(0xffffffffu, even))
+    finish_fragments<Halo, false, false>(p, z, first, tile, place, base, sums);
+  else if (place.count() < P::Box::product)
+    finish_fragments<Halo, false, PAIRS>(p, z, first, tile, place, base, sums);
+  else
+    finish_fragments<Halo, true, PAIRS>(p, z, first, tile, place, base, sums);
+}
+#endif  // CRUCIBLE_HOPPER
+
+}  // namespace crucible
