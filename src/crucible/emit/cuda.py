@@ -341,13 +341,14 @@ def _inside(top: Block, p: Pass) -> Block:
 
 def _loop(p: Pass, inner: Block, w: Writer, start: str, end: str) -> list[str]:
     """A walk of all threads over what they share, from ``start`` (nothing: zero) to below ``end``."""
-    first = f"{start} + lanes.first()" if start else "lanes.first()"
+    own = "lanes.lane()" if p.warps else "lanes.first()"
+    first, step = f"{start} + {own}" if start else own, "lanes.WIDTH" if p.warps else "lanes.step()"
     # Several elements at a time, so that their loads do not wait for each other.
     unroll = ["#pragma unroll 4"] if p.stores and len(inner.lines) < SHORT else []
     place = "const Index j = static_cast<Index>(jj);"
     if p.by is not None:
         place = f"const Index rest = static_cast<Index>(jj), j = part * {w.factor(p.by, w.top)} + rest;"
-    loop = [*unroll, f"for (int64_t jj = {first}; jj < {end}; jj += lanes.step()) {{"]
+    loop = [*unroll, f"for (int64_t jj = {first}; jj < {end}; jj += {step}) {{"]
     return [*loop, f"  {place}", *indented(inner.lines), "}"]
 
 
@@ -357,7 +358,8 @@ def _loops(w: Writer, p: Pass, inner: Block, start: str, end: str) -> list[str]:
     if p.by is None:
         return loop
     times = p.inner.extent // p.by
-    return [f"for (Index part = 0; part < {w.int(times, w.top)}; ++part) {{", *indented(loop), "}"]
+    deal = ("lanes.warp()", "part += lanes.WARPS") if p.warps else ("0", "++part")
+    return [f"for (Index part = {deal[0]}; part < {w.int(times, w.top)}; {deal[1]}) {{", *indented(loop), "}"]
 
 
 def _split_row(stage: Row, parts: _Parts, head: list[str], comment: Iterable[str]) -> Functor:

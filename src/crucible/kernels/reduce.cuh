@@ -42,12 +42,29 @@ struct WholeProduct {
   __device__ __forceinline__ int64_t total() const { return product; }
 };
 
-// Mean and sum of squared deviations from it, one element or one partial result at a time: nothing cancels.
-// A few elements at a time are summed as deviations from the first of them, because a division for each would take longer
-// than all else; n (x - mean)^2 of one of n elements is at most n times their squared deviations, so that few lose little.
+// Mean and sum of squared deviations from it, of partial results, one at a time: nothing cancels.
 struct Moments {
-  static constexpr int FEW = 16;
   accum count = 0, mean = 0, m2 = 0;
+  __device__ __forceinline__ void step(accum n, accum other_mean, accum other_m2) {
+    if (n > 0) {
+      const accum all = count + n, d = other_mean - mean, part = n / all;
+      mean += d * part;
+      m2 += other_m2 + d * d * count * part;
+      count = all;
+    }
+  }
+  __device__ __forceinline__ void join(const Moments& b) { step(b.count, b.mean, b.m2); }
+  __device__ __forceinline__ accum get_mean() const { return count > 0 ? mean : accum(NAN); }
+  __device__ __forceinline__ accum get_m2() const { return count > 0 ? m2 : accum(NAN); }
+  __device__ __forceinline__ accum get_count() const { return count; }
+};
+
+// The same of elements. A few at a time are summed as deviations from the first of them, because a division for each would
+// take longer than all else; n (x - mean)^2 of one of n elements is at most n times their squared deviations, so that few
+// lose little.
+struct ElementMoments {
+  static constexpr int FEW = 16;
+  Moments all;
   accum near = 0, off = 0, squares = 0;
   int few = 0;
   __device__ __forceinline__ void step(accum x) {
@@ -57,35 +74,26 @@ struct Moments {
     squares = fma(d, d, squares);
     if (++few == FEW) fold();
   }
-  __device__ __forceinline__ void step(accum n, accum other_mean, accum other_m2) {
-    if (n > 0) {
-      const accum all = count + n, d = other_mean - mean, part = n / all;
-      mean += d * part;
-      m2 += other_m2 + d * d * count * part;
-      count = all;
-    }
-  }
   // The few become part of the rest.
   __device__ __forceinline__ void fold() {
     if (few > 0) {
       const accum n = static_cast<accum>(few), by = off / n, own = squares - off * by;
-      step(n, near + by, own < 0 ? accum(0) : own);
+      all.step(n, near + by, own < 0 ? accum(0) : own);
       off = squares = 0, few = 0;
     }
   }
-  __device__ __forceinline__ void join(Moments b) {
-    fold();
-    b.fold();
-    step(b.count, b.mean, b.m2);
-  }
   __device__ __forceinline__ Moments folded() const {
-    Moments all = *this;
-    all.fold();
-    return all;
+    ElementMoments whole = *this;
+    whole.fold();
+    return whole.all;
   }
-  __device__ __forceinline__ accum get_mean() const { return count > 0 || few > 0 ? folded().mean : accum(NAN); }
-  __device__ __forceinline__ accum get_m2() const { return count > 0 || few > 0 ? folded().m2 : accum(NAN); }
-  __device__ __forceinline__ accum get_count() const { return count + static_cast<accum>(few); }
+  __device__ __forceinline__ void join(const ElementMoments& b) {
+    fold();
+    all.join(b.folded());
+  }
+  __device__ __forceinline__ accum get_mean() const { return folded().get_mean(); }
+  __device__ __forceinline__ accum get_m2() const { return folded().get_m2(); }
+  __device__ __forceinline__ accum get_count() const { return folded().count; }
 };
 
 // Extremes: NaN wins, and of equals the first.

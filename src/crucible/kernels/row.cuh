@@ -45,6 +45,10 @@ struct Lanes {
   __device__ __forceinline__ int first() const { return static_cast<int>(threadIdx.x) % N; }
   __device__ __forceinline__ int step() const { return N; }
   __device__ __forceinline__ bool leads() const { return first() == 0; }
+  // Where warps take parts of a row, each alone.
+  static constexpr int WIDTH = N < 32 ? N : 32, WARPS = N / WIDTH;
+  __device__ __forceinline__ int lane() const { return first() % WIDTH; }
+  __device__ __forceinline__ int warp() const { return first() / WIDTH; }
 
   template <class Acc>
   __device__ __forceinline__ void join(Acc& a) const {

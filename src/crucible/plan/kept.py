@@ -38,7 +38,7 @@ def keeping(stage: Row) -> Keeping | None:
 
     passes = [first]
     for p in later:
-        if p.inner.extent != first.inner.extent or p.by != first.by:
+        if p.inner.extent != first.inner.extent or (p.by, p.warps) != (first.by, first.warps):
             passes.append(p)
             continue
         to: dict[Atom, Int] = {p.inner: of_atom(first.inner)}
@@ -47,7 +47,7 @@ def keeping(stage: Row) -> Keeping | None:
                 first.inner, p.shape,
                 [(r, tuple(exchanged(renamed(v, to), change) for v in values)) for r, values in p.reduces],
                 [Store(s.buffer, s.index.substitute(to), exchanged(renamed(s.value, to), change)) for s in p.stores],
-                p.by,
+                p.by, p.warps,
             )
         )  # fmt: skip
     if not found or len(found) > MOST:

@@ -40,6 +40,7 @@ class Pass:
     reduces: list[tuple[Reduce, tuple[Value, ...]]] = field(default_factory=list)
     stores: list[Store] = field(default_factory=list)
     by: Int | None = None  # the row is so many elements several times: two loops, and no division by this
+    warps: bool = False  # each warp takes some of these times alone
 
     @property
     def length(self) -> Int:

@@ -12,6 +12,8 @@ from crucible.plan.value import Value, walk
 
 # Elements for each thread below which an inner loop leaves too many idle at its end.
 LEAST_EACH = 4
+# Threads of a warp, warps and threads of a block, and the least part of them that may be busy.
+WARP, WARPS, BLOCK, USED = 32, 8, 256, 0.75
 # How much longer than the walks before it the last must be, and how long, for a launch of its own.
 LONGER, LONG = 8, 2048
 # Bytes that memory moves at least, and bytes that take about as long as one more launch.
@@ -19,7 +21,7 @@ SECTOR, LAUNCH = 32, 4 << 20
 
 
 def arrange(stage: Row, program: Program) -> None:
-    """Set ``Pass.by`` and ``Row.sliced``."""
+    """Set ``Pass.by``, ``Pass.warps`` and ``Row.sliced``."""
     for p in stage.passes:
         p.by = _repeated(p, stage.lanes, program)
     *before, last = stage.passes
@@ -29,6 +31,22 @@ def arrange(stage: Row, program: Program) -> None:
         and any(p.reduces for p in before) and program.hint(last.length) >= LONG
         and all(program.hint(p.inner.extent) * LONGER <= program.hint(last.inner.extent) for p in before)
     )  # fmt: skip
+    if stage.lanes == BLOCK and not stage.split and all(p.by is None for p in stage.passes):
+        _deal_to_warps(stage.passes[:-1] if stage.sliced else stage.passes, program)
+
+
+def _deal_to_warps(passes: list[Pass], program: Program) -> None:
+    """Inner loops too short for a block are long enough for a warp, where every warp has some."""
+    numbers = [_repeated(p, WARP, program) for p in passes]
+    by = numbers[0]
+    # All walks alike, so that a thread meets the elements it met before.
+    if by is None or any(n != by or p.inner.extent != passes[0].inner.extent for n, p in zip(numbers, passes)):
+        return
+    times, length = program.hint(passes[0].inner.extent // by), program.hint(by)
+    used = times * length / (-(-times // WARPS) * WARPS * -(-length // WARP) * WARP)
+    if used >= USED:
+        for p in passes:
+            p.by, p.warps = by, True
 
 
 def _repeated(p: Pass, lanes: int, program: Program) -> Int | None:
