@@ -1,9 +1,10 @@
-"""The command line: ``crucible fuse``, ``crucible prove``, ``crucible doctor``."""
+"""The command line: ``crucible fuse``, ``crucible prove``, ``crucible race``, ``crucible doctor``."""
 
 from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -106,8 +107,7 @@ def fuse(
         return typer.Exit(2)
 
     warnings.filterwarnings("ignore", module="torch")  # of torch about itself
-    if json is not None and (json.is_dir() or not json.parent.is_dir()):
-        raise complain(f"{json} cannot be written: {'it is a folder' if json.is_dir() else 'there is no such folder'}")
+    _check_writable(json, complain)
     try:
         with Progress(errors, "crucible fuse") as progress:
             progress.say("starting", "")
@@ -252,6 +252,95 @@ def prove(
             errors.print(f"crucible prove: {json} cannot be written: {error.strerror}", style="red", highlight=False)
             raise typer.Exit(2) from None
     raise typer.Exit(proof.exit_code)
+
+
+@app.command()
+def race(
+    reference: Annotated[Path, typer.Argument(metavar="REF.py", help="a file with Model, get_inputs, get_init_inputs")],
+    candidates: Annotated[list[Path], typer.Argument(metavar="NEW.py ...", help="files with ModelNew")],
+    train: Annotated[bool, typer.Option("--train", help="the whole training step too: forward and backward")] = False,
+    against: Annotated[
+        str, typer.Option(metavar="LIST", help="eager, channels_last, compile, max_autotune")
+    ] = "eager,channels_last,compile",
+    rounds: Annotated[int, typer.Option(help="in each, everybody takes a turn")] = 7,
+    samples: Annotated[int, typer.Option(help="timed calls in a turn")] = 3,
+    warm: Annotated[int, typer.Option(help="untimed calls before them")] = 2,
+    dtype: Annotated[
+        str | None, typer.Option(help="float32, float16, bfloat16 [default: as the reference declares]")
+    ] = None,
+    unproven: Annotated[bool, typer.Option("--unproven", help="no proof: times are marked as unproven")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="a shorter proof: fewer trials, sizes and ranges")] = False,
+    forward_only: Annotated[
+        bool, typer.Option("--forward-only", help="inference only: gradients are not proven")
+    ] = False,
+    precision: Annotated[str, typer.Option(help="of the proof: torch, or fp32 for no TF32")] = "torch",
+    seed: Annotated[int | None, typer.Option(help="for inputs and weights [default: a new one]")] = None,
+    timeout: Annotated[float, typer.Option(help="seconds for any one step of a candidate")] = 120.0,
+    gpu: Annotated[
+        str | None, typer.Option(metavar="NAME", help="whose speed of light, where no GPU is present [default: h200]")
+    ] = None,
+    json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="write everything there")] = None,
+) -> None:
+    """Time NEW.py's ModelNew beside REF.py's Model: eager, channels last and compiled, on this machine's GPU.
+
+    Candidates are proven first: what is not proven gets no time. All take turns, each in a process of its own, on fresh
+    inputs and with a cold cache; one is called faster only beyond what eager differs from itself, and one that is
+    faster than memory allows is refuted. Without a GPU there are no times, only the speed of light.
+
+    \b
+    Examples:
+      crucible race model.py model_new.py                 forward, against eager, channels last and torch.compile
+      crucible race model.py a.py b.py --train            two candidates, forward and the training step
+      crucible race model.py a.py --against eager,compile,max_autotune --json race.json
+
+    Exit code: 0 all proven and raced, 1 one is refuted, 2 one could not be judged, or there is no GPU.
+    """
+    from crucible.report.progress import Progress
+
+    errors = Console(stderr=True)
+
+    def complain(error: object) -> typer.Exit:
+        errors.print(f"crucible race: {error}", style="red", highlight=False, markup=False)
+        return typer.Exit(2)
+
+    warnings.filterwarnings("ignore", module="torch")  # of torch about itself
+    _check_writable(json, complain)
+    options: dict[str, Any] = {
+        "train": train, "against": tuple(a.strip().replace("-", "_") for a in against.split(",") if a.strip()),
+        "rounds": rounds, "samples": samples, "warm": warm, "dtype": dtype, "unproven": unproven, "quick": quick,
+        "forward_only": forward_only, "precision": precision, "timeout": timeout, "gpu": gpu,
+    }  # fmt: skip
+    if seed is not None:
+        options["seed"] = seed
+    try:
+        with Progress(errors, "crucible race") as progress:
+            progress.say("starting", "")
+            from crucible.problem import ProblemError
+            from crucible.race.options import RaceError
+            from crucible.race.run import race as run
+            from crucible.report.race_table import show
+
+            try:
+                result = run(reference, candidates, progress=progress.say, **options)
+            except (RaceError, ProblemError, ValueError, OSError) as error:
+                if debugging():
+                    raise
+                raise complain(error) from None
+    except KeyboardInterrupt:
+        errors.print("crucible race: interrupted")
+        raise typer.Exit(130) from None
+    show(result, Console())
+    if json is not None:
+        from crucible.fuse_to_file import write_atomically
+
+        write_atomically(json, result.to_text())
+    raise typer.Exit(result.exit_code)
+
+
+def _check_writable(path: Path | None, complain: Callable[[object], typer.Exit]) -> None:
+    """Find out before the work that what comes of it can be written."""
+    if path is not None and (path.is_dir() or not path.parent.is_dir()):
+        raise complain(f"{path} cannot be written: {'it is a folder' if path.is_dir() else 'there is no such folder'}")
 
 
 @app.command()
