@@ -112,6 +112,7 @@ class Clock:
     def __init__(self, marks: Marks, threads: Callable[[], int] = native_threads, lag: float | None = None) -> None:
         self.marks, self.threads = marks, threads
         self._sleep, self._now = time.sleep, time.monotonic
+        self.idle = threads()  # as many are there when nothing is going on
         self.lag = self._find_lag() if lag is None else lag
 
     def _find_lag(self) -> float:
@@ -131,13 +132,13 @@ class Clock:
         return statistics.median(found)
 
     def sample(self, call: Callable[[], Any]) -> Sample:
-        before = self.threads()
+        self._join()  # what an earlier call left behind is not this one's
         self.marks.wait()
         self.marks.mark(0)
         result = call()
         self._finish()
-        left = self.threads() > before
-        if left and self._join(before):
+        left = self.threads() > self.idle
+        if left and self._join():
             self._finish()
         return Sample(max(self.marks.milliseconds(0, 1) - self.lag, 0.0), result, left)
 
@@ -146,11 +147,13 @@ class Clock:
         self.marks.mark(1)
         self.marks.wait()
 
-    def _join(self, before: int) -> bool:
+    def _join(self) -> bool:
         """Wait for threads that a call left behind; False where they stay, as those of a pool do."""
         end = self._now() + THREAD_WAIT
-        while self._now() < end:
-            if self.threads() <= before:
-                return True
+        while self.threads() > self.idle:
+            if self._now() > end:
+                self.idle = self.threads()
+                return False
             self._sleep(0.0005)
-        return False
+        self.idle = self.threads()
+        return True

@@ -13,7 +13,7 @@ import crucible
 from crucible.prove.options import memory_limit
 from crucible.prove.sandbox import Child, ChildDied, Limits
 
-BUILD_EXTRA = 240.0  # seconds beyond the limit of a call for what has to be compiled first
+BUILD_EXTRA = 240.0  # seconds beyond the limit of a call where something may have to be compiled first
 GPU_BYTES = 64 << 30
 CAUSES = {
     "time": "took too long", "memory": "used too much memory", "output": "printed too much",
@@ -26,11 +26,16 @@ class Gone(Exception):
     """A contender that is out of the race; the message says why, in a line."""
 
 
+class Cheated(Gone):
+    """One that tampered with what a race relies on, or handed out what is no result."""
+
+
 class Lane:
     """One contender in a process of its own. A context manager; leaving it ends the process and all it started."""
 
     def __init__(self, name: str, kind: str, file: Path | None, root: Path, timeout: float, gpu: bool) -> None:
         self.name, self.kind, self.timeout = name, kind, timeout
+        self.build_extra = BUILD_EXTRA if gpu else 0.0
         self.scratch = root / f"lane{len(list(root.iterdir()))}"
         self.scratch.mkdir()
         self.file = None
@@ -59,7 +64,7 @@ class Lane:
         """One request; Gone where the contender fails, crashes, hangs or tampers."""
         building = op in ("open", "build", "first", "ceilings", "truth")
         try:
-            reply = self.child.request({"op": op, **rest}, timeout=self.timeout + (BUILD_EXTRA if building else 0))
+            reply = self.child.request({"op": op, **rest}, timeout=self.timeout + (self.build_extra if building else 0))
         except ChildDied as death:
             said = [x.strip() for x in death.output_tail.splitlines() if x.strip()]
             tail = f" ({said[-1][:200]})" if said else ""
@@ -67,7 +72,9 @@ class Lane:
         if "error" in reply:  # a fault of the worker's own
             raise Gone(f"{reply['error']['type']}: {reply['error']['message']}")
         if not reply.get("ok"):
-            raise Gone(str(reply.get("failed", "no reason given")))
+            raise (Cheated if reply.get("cheat") else Gone)(str(reply.get("failed", "no reason given")))
+        if reply.get("replaced"):
+            raise Cheated(f"it replaced {', '.join(reply['replaced'][:3])}, which the race relies on")
         return reply
 
     def seconds(self) -> float:

@@ -37,8 +37,7 @@ def race(
     """Time candidates beside the reference, eager and compiled, on the GPU of this machine.
 
     ``options`` are those of RaceOptions. ``proofs`` are such as were made already, by the digest of the candidate.
-    Raises RaceError or ProblemError for a user's mistake; what a
-    candidate does wrong is in the result.
+    Raises RaceError or ProblemError for a user's mistake; what a candidate does wrong is in the result.
     """
     options.setdefault("seed", fresh_seed())
     settings = RaceOptions(**options)
@@ -52,11 +51,14 @@ def race(
     works = _works(problem, model, settings)
     result = _begin(reference, problem, model, settings, candidates, files)
     _shine(result, works, of_data_sheet(gpus.chosen(settings.gpu)), gpus.chosen(settings.gpu).title)
+    for entry in result.candidates:
+        if proofs and entry.digest in proofs:
+            _adopt(entry, proofs[entry.digest])
     device = settings.device or _device()
     if device is None:
         result.untimed = NO_GPU
     else:
-        _prove_all(result, source, files, settings, device, proofs or {}, say)
+        _prove_all(result, source, files, settings, device, say)
         if any(c.may_race for c in result.candidates):
             _run(result, source, files, settings, device, works, say)
         else:
@@ -145,23 +147,25 @@ def _shine(result: Race, works: dict[str, Work], found: dict[str, float], source
 
 
 def _prove_all(
-    result: Race, source: Path, files: Sequence[Path], options: RaceOptions, device: str, known: dict[str, Proof],
-    say: Say,
-) -> None:  # fmt: skip
+    result: Race, source: Path, files: Sequence[Path], options: RaceOptions, device: str, say: Say
+) -> None:
     if options.unproven:
         return
     from crucible.prove.run import prove
 
     for entry, file in zip(result.candidates, files):
-        if not entry.may_race:
-            continue
-        proof = known.get(entry.digest) or prove(
-            source, file, device=device, dtype=options.dtype, seed=result.seed, timeout=options.timeout,
-            quick=options.quick, forward_only=options.forward_only, precision=options.precision,
-            progress=functools.partial(_proving, say, entry.name),
-        )  # fmt: skip
-        entry.verdict, entry.proof = proof.verdict, proof.to_json()
-        entry.reason = f"{proof.reason.code}: {proof.reason.message}" if proof.reason else None
+        if entry.verdict == "unproven":
+            proof = prove(
+                source, file, device=device, dtype=options.dtype, seed=result.seed, timeout=options.timeout,
+                quick=options.quick, forward_only=options.forward_only, precision=options.precision,
+                progress=functools.partial(_proving, say, entry.name),
+            )  # fmt: skip
+            _adopt(entry, proof)
+
+
+def _adopt(entry: Entry, proof: Proof) -> None:
+    entry.verdict, entry.proof = proof.verdict, proof.to_json()
+    entry.reason = f"{proof.reason.code}: {proof.reason.message}" if proof.reason else None
 
 
 def _proving(say: Say, name: str, check: str, text: str) -> None:
