@@ -46,10 +46,11 @@ def look(values, shape=(4,), real=True):
 
 
 TRUTH = {"output 0": look([1.0, 2.0, 3.0, 4.0])}
+SAME = {"output 0": look([1.0, 2.0, 3.0, 4.0])}  # other inputs that happen to give the same leave the strictest gate
 
 
-def held(got, eager=None, source="float64", truth=None, dtype="float32"):
-    return stats.check(got, truth or TRUTH, eager or TRUTH, source, dtype)
+def held(got, eager=None, other=None, truth=None, dtype="float32"):
+    return stats.check(got, truth or TRUTH, eager or truth or TRUTH, other or truth or SAME, "float64", dtype)
 
 
 def test_right_is_twice_eagers_error_or_a_few_ulps():
@@ -59,7 +60,15 @@ def test_right_is_twice_eagers_error_or_a_few_ulps():
     assert held(off, eager={"output 0": look([1.0, 2.0, 3.0, 4.003])}).right
     assert held({"output 0": look([1.0, 2.0, 3.0, 4.000001])}).right
     assert held(off, dtype="bfloat16").right
-    assert held(off, source="eager").right and not held({"output 0": look([1, 2, 3, 5.0])}, source="eager").right
+
+
+def test_another_precision_is_right_and_the_result_of_other_inputs_is_not():
+    far, near = {"output 0": look([4.0, 3.0, 2.0, 1.0])}, {"output 0": look([1.001, 2.002, 3.0, 4.0])}
+    tf32 = {"output 0": look([1.0005, 2.0, 3.001, 4.0])}
+    assert held(tf32, other=far).right and not held(far, other=far).right
+    assert held(tf32, other=far).limit == stats.AT_MOST
+    assert not held(near, other=near).right  # inputs that hardly matter: their results are still told apart
+    assert not held({"output 0": look([1.1, 2.2, 3.3, 4.4])}, other=far).right
 
 
 @pytest.mark.parametrize(
@@ -80,19 +89,19 @@ def test_wrong(got):
 
 def test_nan_and_infinity_where_they_belong():
     odd = {"output 0": look([math.nan, math.inf, -math.inf, 4.0])}
-    assert held(odd, eager=odd, truth=odd).right
+    assert held(odd, truth=odd).right
 
 
 def test_whole_numbers():
     truth = {"output 0": look(range(2000), (2000,), False)}
     one = {"output 0": look([9, *range(1, 2000)], (2000,), False)}
     many = {"output 0": look([9] * 2000, (2000,), False)}
-    assert held(one, truth, truth=truth).right and not held(many, truth, truth=truth).right
+    assert held(one, truth=truth).right and not held(many, truth=truth).right
 
 
 def test_of_several_tensors_the_wrong_one_is_named():
     truth = {"a": look([1.0] * 4), "b": look([1.0] * 4), "c": look([1.0] * 4)}
     got = {**truth, "b": look([1.5] * 4)}
-    found = stats.check(got, truth, truth, "float64", "float32")
+    found = stats.check(got, truth, truth, truth, "float64", "float32")
     assert found.where == "b" and not found.right
-    assert stats.check(truth, truth, truth, "float64", "float32").right
+    assert stats.check(truth, truth, truth, truth, "float64", "float32").right

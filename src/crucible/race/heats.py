@@ -185,9 +185,8 @@ def _check_round(
     for k, name in enumerate(names):
         row = rows[name]
         assert row is not None
-        found = stats.check(
-            looked[name]["values"], told["truth"][k], told["eager"][k], told["source"], grid.result.dtype
-        )
+        truth, eager, other = (told[key][k] for key in ("truth", "eager", "other"))
+        found = stats.check(looked[name]["values"], truth, eager, other, told["source"], grid.result.dtype)
         if name not in worst or not found.right or found.error > worst[name].error:
             worst[name] = found
             row.checked = found.to_json()

@@ -74,11 +74,15 @@ def _pass(race: Race, done: Pass, console: Console) -> None:
     count = sum(len(s) for s in (done.rows[0].samples if done.rows else []))
     noise = f"noise {done.noise['part']:.1%} (eager against itself)" if done.noise else "noise unknown"
     console.print(f"[bold]{escape(done.what)}[/] [dim]{count} calls each, {noise}[/]", highlight=False)
-    table = _table("", "median", "20 % to 80 %", "of the floor", "error / eager's", "memory", "build", "first result")
+    times = _table("", "median", "20 % to 80 %", "of the floor")
+    rest = _table("", "error / eager's", "memory", "build", "first result")
     for row in done.rows:
         if row.contender != AGAIN or not row.has_times:
-            _row(table, row)
-    console.print(table, highlight=False)
+            _row(times, rest, row)
+    console.print(times, highlight=False)
+    console.print()
+    console.print(rest, highlight=False)
+    console.print()
     for row in done.rows:
         if row.has_times and row.kind == "candidate":
             console.print(_sentence(row), highlight=False)
@@ -87,18 +91,18 @@ def _pass(race: Race, done: Pass, console: Console) -> None:
             console.print(f"[{style}]{row.status}:[/] {escape(_name(row))}: {escape(row.note or '')}", highlight=False)
 
 
-def _row(table: Table, row: Row) -> None:
+def _row(times: Table, rest: Table, row: Row) -> None:
     name = escape(_name(row)) + (" [yellow](unproven)[/]" if row.status == "unproven" else "")
     if row.times is None or not row.has_times:
-        table.add_row(name, f"[red]{row.status}[/]", *[""] * 6)
+        times.add_row(name, f"[red]{row.status}[/]", "", "")
         return
+    span = f"{milliseconds(row.times.low)} to {milliseconds(row.times.high)}"
+    reached = f"{row.of_floor:.0%}" if row.of_floor is not None else "-"
+    times.add_row(name, milliseconds(row.times.median), span, reached)
     checked: dict[str, Any] = row.checked or {}
     error = f"{checked['error']:.1e} / {checked['eager']:.1e}" if checked else "not compared"
-    table.add_row(
-        name, milliseconds(row.times.median), f"{milliseconds(row.times.low)} to {milliseconds(row.times.high)}",
-        f"{row.of_floor:.0%}" if row.of_floor is not None else "-", error,
-        amount(row.peak["call"]) if row.peak else "-", _seconds(row.build_seconds), _seconds(row.first_result_seconds),
-    )  # fmt: skip
+    memory = amount(row.peak["call"]) if row.peak else "-"
+    rest.add_row(name, error, memory, _seconds(row.build_seconds), _seconds(row.first_result_seconds))
 
 
 def _sentence(row: Row) -> str:
@@ -123,7 +127,7 @@ def _seconds(value: float | None) -> str:
 def _table(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for k, title in enumerate(columns):
-        table.add_column(title, no_wrap=k == 0, justify="left" if k == 0 else "right")
+        table.add_column(title, no_wrap=True, justify="left" if k == 0 else "right")
     return table
 
 
