@@ -36,7 +36,10 @@ def test_problems_are_found(folder, write, tmp_path):
     write("new/other.py", NEW)
     pairs, without = with_candidates(found, folder, tmp_path / "new")
     assert [(p.name, p.candidate.name) for p in pairs] == [("deep/other.py", "other.py"), ("good.py", "good_new.py")]
-    assert without == ["broken.py"]
+    assert without == ["broken.py"] and [p.title for p in pairs] == ["deep/other.py", "good.py"]
+    write("new/good.py", NEW)
+    both, _ = with_candidates(found, folder, tmp_path / "new")
+    assert [p.title for p in both][1:] == ["good.py (good.py)", "good.py (good_new.py)"]
     write("set/good_new.py", NEW)
     beside, _ = with_candidates(problems(folder)[0], folder, folder)
     assert [(p.name, p.candidate.name) for p in beside] == [("good.py", "good_new.py")]

@@ -179,6 +179,10 @@ def _run(
     result: Race, source: Path, files: Sequence[Path], options: RaceOptions, device: str, works: dict[str, Work],
     say: Say,
 ) -> None:  # fmt: skip
+    import torch
+
+    if device == "cuda":
+        torch.cuda.empty_cache()  # what a proof compared here goes back before others want the memory
     with _folder() as root, contextlib.ExitStack() as stack:
         grid = Grid(result, source, options, device, root, stack, say)
         if not grid.open_eager():

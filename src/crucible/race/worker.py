@@ -102,6 +102,8 @@ class Worker:
                 torch.manual_seed(seed)
                 outs.append(values.tensors(copy.deepcopy(self.model)(*inputs)))
         random = any(not torch.equal(a, b) and values.distance(a, b) > 1e-2 for a, b in zip(*outs))
+        del inputs, outs
+        self._release()
         return {"random": random}
 
     # -- the contender

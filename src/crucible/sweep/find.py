@@ -19,6 +19,11 @@ class Found:
     name: str
     problem: Path
     candidate: Path | None = None
+    alone: bool = True  # it is the Problem's only candidate
+
+    @property
+    def title(self) -> str:
+        return self.name if self.alone or self.candidate is None else f"{self.name} ({self.candidate.name})"
 
 
 def problems(folder: Path) -> tuple[list[Found], list[str]]:
@@ -54,7 +59,7 @@ def with_candidates(found: list[Found], folder: Path, beside: Path) -> tuple[lis
     pairs, without = [], []
     for each in found:
         own = [c for c in _candidates(each, beside) if c.resolve() != each.problem.resolve()]
-        pairs += [Found(each.name, each.problem, c) for c in own]
+        pairs += [Found(each.name, each.problem, c, len(own) == 1) for c in own]
         without += [] if own else [each.name]
     if not pairs:
         raise SweepError(f"{beside} has no candidate for any of the {len(found)} Problems (NAME.py or NAME_new.py)")

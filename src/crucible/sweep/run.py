@@ -70,12 +70,6 @@ class Task:
     found: Found
     key: str
 
-    @property
-    def title(self) -> str:
-        own = self.found.candidate
-        same = own is None or own.stem in (Path(self.found.name).stem, f"{Path(self.found.name).stem}_new")
-        return self.found.name if same else f"{self.found.name} ({own.name})"  # type: ignore[union-attr]
-
 
 class Board(Protocol):
     """Who is told how a sweep gets on; calls come from several threads."""
@@ -182,7 +176,8 @@ class _Runner:
     def run(self, tasks: list[Task]) -> dict[str, dict[str, Any]]:
         made: dict[str, dict[str, Any]] = {}
         try:
-            first = {self.cores.submit(self._fuse, t): t for t in tasks}
+            pool = self.judges if self.options.tune else self.cores  # tuning measures, and wants a GPU for itself
+            first = {pool.submit(self._fuse, t): t for t in tasks}
             second = {}
             for future in concurrent.futures.as_completed(first):
                 task, (plan, row) = first[future], future.result()
@@ -213,7 +208,8 @@ class _Runner:
         self._started(task, "fusing")
         given = asdict(self.options)
         request = {**given, "step": "fuse", "problem": str(task.found.problem), "output": str(self._fused(task))}
-        answer = self._ask(request, {})
+        with self._gpu() if self.options.tune else contextlib.nullcontext() as gpu:
+            answer = self._ask(request, {"CUDA_VISIBLE_DEVICES": gpu} if gpu else {})
         if answer["status"] != "fused":
             return None, self._finish(task, answer, "fuse", None)
         return {"plan": answer["plan"], "seconds": answer["seconds"]}, None
@@ -289,7 +285,7 @@ class _Runner:
         found = task.found
         candidate = found.candidate or self._fused(task)
         row = {
-            "key": task.key, "problem": found.name, "title": task.title, "digest": digest(found.problem),
+            "key": task.key, "problem": found.name, "title": found.title, "digest": digest(found.problem),
             "candidate": str(candidate) if candidate.is_file() else None, "fused": found.candidate is None,
             "status": answer["status"], "reason": answer.get("reason"), "step": step, "seconds": seconds,
             "options": {k: v for k, v in asdict(self.options).items() if k in (*COUNTS, "seed")},
@@ -303,7 +299,7 @@ class _Runner:
 
     def _started(self, task: Task, step: str) -> None:
         if self.board is not None and not self.stopping:
-            self.board.started(task.title, step)
+            self.board.started(task.found.title, step)
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
