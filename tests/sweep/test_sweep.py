@@ -30,7 +30,8 @@ QUICK = {"device": "cpu", "quick": True, "rounds": 2, "samples": 1, "against": (
 def test_problems_are_found(folder, write, tmp_path):
     write("set/broken.py", "class Model(\n")
     write("set/.hidden/x.py", GOOD)
-    found, others = problems(folder)
+    write("set/store/files/x_new.py", GOOD)  # a store may lie inside
+    found, others = problems(folder, without=folder / "store")
     assert [f.name for f in found] == ["broken.py", "deep/other.py", "good.py"] and others == ["helper.py"]
     write("new/good_new.py", NEW)
     write("new/other.py", NEW)
@@ -41,8 +42,30 @@ def test_problems_are_found(folder, write, tmp_path):
     both, _ = with_candidates(found, folder, tmp_path / "new")
     assert [p.title for p in both][1:] == ["good.py (good.py)", "good.py (good_new.py)"]
     write("set/good_new.py", NEW)
-    beside, _ = with_candidates(problems(folder)[0], folder, folder)
+    beside, _ = with_candidates(problems(folder, without=folder / "store")[0], folder, folder)
     assert [(p.name, p.candidate.name) for p in beside] == [("good.py", "good_new.py")]
+
+
+@pytest.mark.quick
+def test_the_live_table_and_its_lines():
+    line = {"kind": "candidate", "times": {"median": 0.05}, "against": {"eager": {"speedup": 2.0, "claim": "faster"}},
+            "of_floor": 0.5}  # fmt: skip
+    race = {"passes": [{"what": "forward", "noise": None, "rows": [line]}]}
+    rows = [{"title": "a.py", "status": "proven", "reason": None, "race": race},
+            {"title": "[b].py", "status": "refuted", "reason": "wrong\nby far", "race": None}]  # fmt: skip
+    for terminal in (True, False):
+        out = io.StringIO()
+        console = Console(file=out, force_terminal=terminal, width=100)
+        with LiveBoard(console) as board:
+            board.begin(3, rows[:1])
+            board.started("a.py", "proving")
+            for row in rows:
+                board.finished(row)
+            if terminal:
+                console.print(board._table())
+        text = out.getvalue()
+        assert "a.py" in text and "50 us, 2.00 x eager (faster)" in text and "[b].py" in text and "wrong" in text
+        assert ("\x1b" in text) == terminal and "by far" not in text and ("3 of 3" if terminal else "[3/3]") in text
 
 
 @pytest.mark.quick

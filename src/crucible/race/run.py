@@ -200,6 +200,8 @@ def _run(
                 break
             result.passes.append(one_pass(grid, what, say))
             conclude(result, result.passes[-1])
+        held = environment.throttled(result.state)
+        result.warnings += [held] if held is not None else []
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from crucible.race.contenders import AGAIN, TITLES
+from crucible.race.environment import clocks_text
 from crucible.race.record import Entry, Pass, Race, Row
 from crucible.report.explain import amount, gflop
 
@@ -53,6 +54,9 @@ def show(race: Race, console: Console) -> None:
     for done in race.passes:
         console.print()
         _pass(race, done, console)
+    clocks = clocks_text(race.state)
+    if clocks is not None:
+        console.print(f"[dim]clocks at the starts of the rounds:[/] {clocks}", highlight=False)
     if race.mode != "as built":
         console.print("[yellow]note:[/] the Model draws random numbers: all were raced in evaluation", highlight=False)
     for text in race.warnings:

@@ -26,8 +26,8 @@ class Found:
         return self.name if self.alone or self.candidate is None else f"{self.name} ({self.candidate.name})"
 
 
-def problems(folder: Path) -> tuple[list[Found], list[str]]:
-    """All Problems below a folder, and the names of Python files that are none.
+def problems(folder: Path, without: Path | None = None) -> tuple[list[Found], list[str]]:
+    """All Problems below a folder, and the names of Python files that are none; nothing from ``without``.
 
     A file that cannot be read or parsed counts as a Problem: it is somebody's mistake and gets a row.
     """
@@ -36,9 +36,10 @@ def problems(folder: Path) -> tuple[list[Found], list[str]]:
     if not folder.is_dir():
         raise SweepError(f"{folder} is a file; a sweep goes through a folder of them (crucible race takes one)")
     found, others = [], []
+    hidden = without.resolve() if without is not None and without.resolve() != folder.resolve() else None
     for path in sorted(folder.rglob("*.py")):
         name = path.relative_to(folder).as_posix()
-        if any(part.startswith((".", "__")) for part in Path(name).parts):
+        if any(part.startswith((".", "__")) for part in Path(name).parts) or hidden in path.resolve().parents:
             continue
         if _is_problem(path):
             found.append(Found(name, path))

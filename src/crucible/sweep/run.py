@@ -102,7 +102,7 @@ def sweep(
     whatever a file does costs its own row.
     """
     settings = SweepOptions(**options)
-    found, left_out = problems(Path(folder))
+    found, left_out = problems(Path(folder), without=Path(store))
     if candidates is not None:
         found, without = with_candidates(found, Path(folder), Path(candidates))
         left_out = without
