@@ -1,15 +1,16 @@
-"""Race a ModelNew against what a user would pick instead, on this machine's GPU, in one process.
+"""Race a ModelNew against what a user would pick instead, on this machine's GPU, in one process and without a proof.
 
     python benchmarks/race.py problems/conv_transpose2d.py new/conv_transpose2d.py [REF NEW ...] [--json FILE]
     python benchmarks/race.py REF NEW --batch 16 --spatial 0.5 --table    # other sizes, rows for the committed table
 
+For those who write kernels: seconds where ``crucible race`` takes minutes, with the same clock, contenders and floors.
 Contenders take turns, sample by sample, each sample on another set of inputs and with a flushed L2 cache; times are
-medians of device events, with the first and last decile. Forward runs without gradients; the training step is forward
-and backward of ``out.sum()`` with gradients for every floating-point input and parameter. What a contender returned in
-its last timed sample is compared with float64; more than twice eager's error is WRONG. The exit code is 1 if anything
-is wrong or ModelNew fails.
-Ceilings (copy, matrix products) are measured in the same run, and the floor follows from them (measuring.py). GB/s
-and TFLOP/s are of the work that nobody can do without. A contender that fails is a row that says why.
+medians, with the first and last decile. Forward runs without gradients; the training step is forward and backward of
+``out.sum()`` with gradients for every floating-point input and parameter. What a contender returned in its last timed
+sample is compared with float64; more than twice eager's error is WRONG. The exit code is 1 if anything is wrong or
+ModelNew fails.
+Ceilings (copy, matrix products) are measured in the same run, and the floor follows from them (crucible.race.light).
+GB/s and TFLOP/s are of the work that nobody can do without. A contender that fails is a row that says why.
 """
 
 from __future__ import annotations
@@ -33,24 +34,23 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import measuring  # noqa: E402
 
+from crucible.plan import gpus  # noqa: E402
 from crucible.problem import Problem, import_file, load_problem  # noqa: E402
+from crucible.race import contenders, values  # noqa: E402
+from crucible.race.light import Light, light, work_of  # noqa: E402
+from crucible.race.stats import SLACK, ULPS  # noqa: E402
 
-CONTENDERS = ("eager", "channels_last", "compile", "max_autotune", "ModelNew")
-FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+NEW = "ModelNew"
+CONTENDERS = (*contenders.BASELINES, NEW)
 TABLE = Path(__file__).resolve().parent / "results" / "race.csv"
-# An error up to this many times eager's is right, and so is one of a few ulps.
-SLACK = 2.0
-ULPS = {"float32": 2.0**-21, "float16": 2.0**-9, "bfloat16": 2.0**-6}
 
 
 @dataclass
 class Lane:
-    """One contender: its module, and how it wants its inputs."""
+    """One contender with its times, or why it has none."""
 
     name: str
-    model: torch.nn.Module | None = None
-    run: Callable[..., Any] | None = None
-    prepare: Callable[[torch.Tensor], torch.Tensor] = lambda t: t
+    contender: contenders.Contender | None = None
     times: list[float] = field(default_factory=list)
     error: float | None = None
     said: str | None = None  # why it failed
@@ -77,49 +77,23 @@ class Row:
     of_floor: float | None = None  # the floor as a part of the time
 
 
-def _channels_last(t: torch.Tensor) -> torch.Tensor:
-    return t.contiguous(memory_format=FORMATS[t.dim()]) if t.dim() in FORMATS else t
-
-
-def lanes(model: torch.nn.Module, fused: Callable[[], torch.nn.Module], names: list[str], rank: set[int]) -> list[Lane]:
+def lanes(
+    model: torch.nn.Module, fused: Callable[[], torch.nn.Module], names: list[str], shapes: list[Any]
+) -> list[Lane]:
     """The contenders that make sense here, all with the reference's weights; one that cannot be made says why."""
     made = []
     for name in names:
-        if name == "channels_last" and not rank & set(FORMATS):
+        if not contenders.makes_sense(name, shapes):
             continue
         try:
-            made.append(_lane(name, model, fused))
+            if name == NEW:
+                own = fused()
+                made.append(Lane(name, contenders.Contender(own, own)))
+            else:
+                made.append(Lane(name, contenders.baseline(name, model)))
         except Exception as error:  # a contender that fails is a row of the table, not the end of the race
-            made.append(Lane(name, said=measuring.why(error)))
+            made.append(Lane(name, said=contenders.why(error)))
     return made
-
-
-def _lane(name: str, model: torch.nn.Module, fused: Callable[[], torch.nn.Module]) -> Lane:
-    if name == "ModelNew":
-        own = fused()
-        return Lane(name, own, own)
-    own = copy.deepcopy(model)
-    if name == "channels_last":
-        for p in own.parameters():
-            p.data = _channels_last(p.data)
-        return Lane(name, own, own, _channels_last)
-    if name == "eager":
-        return Lane(name, own, own)
-    mode = "max-autotune-no-cudagraphs" if name == "max_autotune" else None
-    return Lane(name, own, torch.compile(own, mode=mode))
-
-
-def forward(lane: Lane, inputs: list[Any]) -> Any:
-    assert lane.run is not None
-    with torch.no_grad():
-        return lane.run(*inputs)
-
-
-def training(lane: Lane, inputs: list[Any]) -> Any:
-    assert lane.run is not None
-    out = lane.run(*inputs)
-    measuring.total(out).backward()
-    return out
 
 
 def race(problem: Problem, new: Path, arguments: argparse.Namespace, found: dict[str, float]) -> list[Row]:
@@ -134,22 +108,18 @@ def race(problem: Problem, new: Path, arguments: argparse.Namespace, found: dict
         made.load_state_dict(model.state_dict())
         return made
 
-    shapes = measuring.scaled_shapes(problem, arguments.batch, arguments.spatial)
-    sets = [measuring.make_inputs(problem, shapes, seed, dtype) for seed in range(3)]
+    shapes = values.scaled_shapes(problem, arguments.batch, arguments.spatial)
+    sets = [values.make_inputs(problem, shapes, seed, dtype) for seed in range(3)]
     truth = _truth(model, sets[0])
-    rank = {len(s) for s in shapes if s}
     rows = []
     for what in arguments.what:
-        field_of_lanes = lanes(model, fused, arguments.contenders, rank)
+        field_of_lanes = lanes(model, fused, arguments.contenders, shapes)
         _run(field_of_lanes, what, sets, truth, arguments.samples)
-        with torch.no_grad():
-            out = copy.deepcopy(model).to("meta")(
-                *[t.to("meta") if isinstance(t, torch.Tensor) else t for t in sets[0]]
-            )
-        work = measuring.least_work(sets[0], out, model, found, what == "training")
-        first = Row(problem.path.stem, what, arguments.dtype, "", measuring.sizes_text(shapes), None, None, None, None,
-                    work.milliseconds, None)  # fmt: skip
-        new_rows = [_row(first, lane, work) for lane in field_of_lanes]
+        work = work_of(model, sets[0], what == "training", sums=True)
+        least = light(work, found, gpus.known_as(torch.cuda.get_device_name()))
+        first = Row(problem.path.stem, what, arguments.dtype, "", values.sizes_text(shapes), None, None, None, None,
+                    least.floor, None)  # fmt: skip
+        new_rows = [_row(first, lane, least) for lane in field_of_lanes]
         new_rows = [_beside(r, new_rows) for r in new_rows]
         rows += new_rows
         for r in new_rows:
@@ -163,7 +133,7 @@ def _truth(model: torch.nn.Module, inputs: list[Any]) -> list[torch.Tensor] | No
     """What float64 gives; None where it takes more memory than there is."""
     try:
         with torch.no_grad():
-            return [t.double() for t in measuring.tensors(copy.deepcopy(model).double()(*map(measuring.wide, inputs)))]
+            return [t.double() for t in values.tensors(copy.deepcopy(model).double()(*map(values.wide, inputs)))]
     except torch.cuda.OutOfMemoryError:
         torch.cuda.empty_cache()
         print("  float64 runs out of memory: results are not compared", flush=True)
@@ -174,45 +144,37 @@ def _run(
     field_of_lanes: list[Lane], what: str, sets: list[list[Any]], truth: list[torch.Tensor] | None, samples: int
 ) -> None:
     """Warm up, then take turns; the last turn is on the inputs whose truth is known."""
-    step = forward if what == "forward" else training
     for lane in field_of_lanes:
-        _warm_up(lane, step, sets[0], what)
+        _warm_up(lane, sets[0], what)
     flush = torch.empty(measuring.FLUSH_BYTES, dtype=torch.uint8, device="cuda")
+    clock = measuring.clock()
     for number in range(samples):
         last = number == samples - 1
         for lane in field_of_lanes:
-            if lane.said is not None:
+            if lane.contender is None:
                 continue
             try:
-                inputs = _fresh(lane, sets[0 if last else (number + 1) % len(sets)], what)
+                inputs = lane.contender.inputs(sets[0 if last else (number + 1) % len(sets)], what == "training")
                 flush.zero_()
-                torch.cuda.synchronize()
-                took, out = measuring.sample(functools.partial(step, lane, inputs))
-                lane.times.append(took)
+                taken = clock.sample(functools.partial(contenders.STEPS[what], lane.contender, inputs))
+                lane.times.append(taken.milliseconds)
                 if last and truth is not None:
-                    got = [t.detach() for t in measuring.tensors(out)]
-                    lane.error = max(measuring.distance(g, t) for g, t in zip(got, truth, strict=True))
+                    got = [t.detach() for t in values.tensors(taken.result)]
+                    lane.error = max(values.distance(g, t) for g, t in zip(got, truth, strict=True))
             except Exception as error:  # noqa: BLE001
                 _failed(lane, error)
-            out = got = inputs = None
-            if lane.model is not None:
-                lane.model.zero_grad(set_to_none=True)
+            taken = got = inputs = None
+            if lane.contender is not None:
+                lane.contender.model.zero_grad(set_to_none=True)
 
 
-def _fresh(lane: Lane, inputs: list[Any], what: str) -> list[Any]:
-    """The inputs as this contender wants them; for training as leaves of their own, without gradients yet."""
-    made = [lane.prepare(t) if isinstance(t, torch.Tensor) else t for t in inputs]
-    return made if what == "forward" else [measuring.leaf(t) for t in made]
-
-
-def _warm_up(lane: Lane, step: Callable[[Lane, list[Any]], Any], inputs: list[Any], what: str) -> None:
+def _warm_up(lane: Lane, inputs: list[Any], what: str) -> None:
     start = time.perf_counter()
-    if lane.said is None:
+    if lane.contender is not None:
         try:
             for _ in range(3):
-                step(lane, _fresh(lane, inputs, what))
-                assert lane.model is not None
-                lane.model.zero_grad(set_to_none=True)
+                contenders.STEPS[what](lane.contender, lane.contender.inputs(inputs, what == "training"))
+                lane.contender.model.zero_grad(set_to_none=True)
             torch.cuda.synchronize()
         except Exception as error:  # noqa: BLE001
             _failed(lane, error)
@@ -224,8 +186,8 @@ def _warm_up(lane: Lane, step: Callable[[Lane, list[Any]], Any], inputs: list[An
 
 def _failed(lane: Lane, error: Exception) -> None:
     """Say why, and let go of what it holds."""
-    lane.said, lane.times = measuring.why(error), []
-    lane.model = lane.run = None
+    lane.said, lane.times = contenders.why(error), []
+    lane.contender = None
     error.__traceback__ = None
     torch.cuda.empty_cache()
 
@@ -233,14 +195,14 @@ def _failed(lane: Lane, error: Exception) -> None:
 # -- rows
 
 
-def _row(first: Row, lane: Lane, work: measuring.Work) -> Row:
+def _row(first: Row, lane: Lane, least: Light) -> Row:
     row = replace(first, contender=lane.name, error=lane.error, note=lane.said)
     if not lane.times:
         return replace(row, note=lane.said or "not timed")
     median, low, high = measuring.quantiles(lane.times)
     return replace(
-        row, median=median, low=low, high=high, tflops=work.operations / median / 1e9, gbs=work.bytes / median / 1e6,
-        of_floor=work.milliseconds / median,
+        row, median=median, low=low, high=high, tflops=least.operations / median / 1e9, gbs=least.bytes / median / 1e6,
+        of_floor=least.floor / median,
     )  # fmt: skip
 
 

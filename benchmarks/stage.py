@@ -33,6 +33,7 @@ from crucible.plan import gpus  # noqa: E402
 from crucible.plan.cost import Cost, bound, stage_cost  # noqa: E402
 from crucible.plan.stages import Call  # noqa: E402
 from crucible.problem import Problem, import_file, load_problem  # noqa: E402
+from crucible.race import values  # noqa: E402
 
 
 @dataclass(frozen=True)
@@ -177,7 +178,7 @@ def time_stages(problem: Problem, module: ModuleType, fused: Fused, arguments: a
     dtype = getattr(torch, arguments.dtype)
     torch.manual_seed(0)
     model = module.ModelNew(*problem.init_inputs).cuda().to(dtype)
-    inputs = measuring.make_inputs(problem, problem.shapes, 0, dtype)
+    inputs = values.make_inputs(problem, problem.shapes, 0, dtype)
     training = arguments.what == "training"
 
     def call() -> None:
@@ -185,7 +186,7 @@ def time_stages(problem: Problem, module: ModuleType, fused: Fused, arguments: a
             with torch.no_grad():
                 model(*inputs)
             return
-        measuring.total(model(*map(measuring.leaf, inputs))).backward()
+        values.total(model(*map(values.leaf, inputs))).backward()
         model.zero_grad(set_to_none=True)
 
     taken = times(module, call, arguments.samples)

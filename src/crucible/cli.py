@@ -1,9 +1,10 @@
-"""The command line: ``crucible fuse``, ``crucible prove``, ``crucible doctor``."""
+"""The command line: ``crucible fuse``, ``prove``, ``race``, ``sweep`` and ``doctor``."""
 
 from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -106,8 +107,7 @@ def fuse(
         return typer.Exit(2)
 
     warnings.filterwarnings("ignore", module="torch")  # of torch about itself
-    if json is not None and (json.is_dir() or not json.parent.is_dir()):
-        raise complain(f"{json} cannot be written: {'it is a folder' if json.is_dir() else 'there is no such folder'}")
+    _check_writable(json, complain)
     try:
         with Progress(errors, "crucible fuse") as progress:
             progress.say("starting", "")
@@ -252,6 +252,194 @@ def prove(
             errors.print(f"crucible prove: {json} cannot be written: {error.strerror}", style="red", highlight=False)
             raise typer.Exit(2) from None
     raise typer.Exit(proof.exit_code)
+
+
+@app.command()
+def race(
+    reference: Annotated[Path, typer.Argument(metavar="REF.py", help="a file with Model, get_inputs, get_init_inputs")],
+    candidates: Annotated[list[Path], typer.Argument(metavar="NEW.py ...", help="files with ModelNew")],
+    train: Annotated[bool, typer.Option("--train", help="the whole training step too: forward and backward")] = False,
+    against: Annotated[
+        str, typer.Option(metavar="LIST", help="eager, channels_last, compile, max_autotune")
+    ] = "eager,channels_last,compile",
+    rounds: Annotated[int, typer.Option(help="in each, everybody takes a turn")] = 7,
+    samples: Annotated[int, typer.Option(help="timed calls in a turn")] = 3,
+    warm: Annotated[int, typer.Option(help="untimed calls before them")] = 2,
+    dtype: Annotated[
+        str | None, typer.Option(help="float32, float16, bfloat16 [default: as the reference declares]")
+    ] = None,
+    unproven: Annotated[bool, typer.Option("--unproven", help="no proof: times are marked as unproven")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="a shorter proof: fewer trials, sizes and ranges")] = False,
+    forward_only: Annotated[
+        bool, typer.Option("--forward-only", help="inference only: gradients are not proven")
+    ] = False,
+    precision: Annotated[str, typer.Option(help="of the proof: torch, or fp32 for no TF32")] = "torch",
+    seed: Annotated[int | None, typer.Option(help="for inputs and weights [default: a new one]")] = None,
+    timeout: Annotated[float, typer.Option(help="seconds for any one step of a candidate")] = 120.0,
+    gpu: Annotated[
+        str | None, typer.Option(metavar="NAME", help="whose speed of light, where no GPU is present [default: h200]")
+    ] = None,
+    json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="write everything there")] = None,
+) -> None:
+    """Time NEW.py's ModelNew beside REF.py's Model: eager, channels last and compiled, on this machine's GPU.
+
+    Candidates are proven first: what is not proven gets no time. All take turns, each in a process of its own, on fresh
+    inputs and with a cold cache; one is called faster only beyond what eager differs from itself, and one that is
+    faster than memory allows is refuted. Without a GPU there are no times, only the speed of light.
+
+    \b
+    Examples:
+      crucible race model.py model_new.py                 forward, against eager, channels last and torch.compile
+      crucible race model.py a.py b.py --train            two candidates, forward and the training step
+      crucible race model.py a.py --against eager,compile,max_autotune --json race.json
+
+    Exit code: 0 all proven and raced, 1 one is refuted, 2 one could not be judged, or there is no GPU.
+    """
+    from crucible.report.progress import Progress
+
+    errors = Console(stderr=True)
+
+    def complain(error: object) -> typer.Exit:
+        errors.print(f"crucible race: {error}", style="red", highlight=False, markup=False)
+        return typer.Exit(2)
+
+    warnings.filterwarnings("ignore", module="torch")  # of torch about itself
+    _check_writable(json, complain)
+    options: dict[str, Any] = {
+        "train": train, "against": _listed(against),
+        "rounds": rounds, "samples": samples, "warm": warm, "dtype": dtype, "unproven": unproven, "quick": quick,
+        "forward_only": forward_only, "precision": precision, "timeout": timeout, "gpu": gpu,
+    }  # fmt: skip
+    if seed is not None:
+        options["seed"] = seed
+    try:
+        with Progress(errors, "crucible race") as progress:
+            progress.say("starting", "")
+            from crucible.problem import ProblemError
+            from crucible.race.options import RaceError
+            from crucible.race.run import race as run
+            from crucible.report.race_table import show
+
+            try:
+                result = run(reference, candidates, progress=progress.say, **options)
+            except (RaceError, ProblemError, ValueError, OSError) as error:
+                if debugging():
+                    raise
+                raise complain(error) from None
+    except KeyboardInterrupt:
+        errors.print("crucible race: interrupted")
+        raise typer.Exit(130) from None
+    show(result, Console())
+    if json is not None:
+        from crucible.fuse_to_file import write_atomically
+
+        write_atomically(json, result.to_text())
+    raise typer.Exit(result.exit_code)
+
+
+def _check_writable(path: Path | None, complain: Callable[[object], typer.Exit]) -> None:
+    """Find out before the work that what comes of it can be written."""
+    if path is not None and (path.is_dir() or not path.parent.is_dir()):
+        raise complain(f"{path} cannot be written: {'it is a folder' if path.is_dir() else 'there is no such folder'}")
+
+
+@app.command()
+def sweep(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="a folder of files with Model, searched to the bottom")],
+    candidates: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="judge NAME.py or NAME_new.py from there [default: fuse every Model]"),
+    ] = None,
+    store: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="where rows are kept [default: DIR_sweep here]")
+    ] = None,
+    compare: Annotated[
+        Path | None, typer.Option(metavar="OLD", help="the folder of an earlier sweep: say what has changed")
+    ] = None,
+    train: Annotated[bool, typer.Option("--train", help="race the whole training step too")] = False,
+    against: Annotated[
+        str, typer.Option(metavar="LIST", help="eager, channels_last, compile, max_autotune")
+    ] = "eager,channels_last,compile",
+    rounds: Annotated[int, typer.Option(help="of a race; in each, everybody takes a turn")] = 7,
+    samples: Annotated[int, typer.Option(help="timed calls in a turn")] = 3,
+    dtype: Annotated[
+        str | None, typer.Option(help="float32, float16, bfloat16 [default: as the reference declares]")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="shorter proofs: fewer trials, sizes and ranges")] = False,
+    forward_only: Annotated[
+        bool, typer.Option("--forward-only", help="inference only: no gradients are fused or proven")
+    ] = False,
+    precision: Annotated[str, typer.Option(help="torch: as its TF32 switches say; fp32: no TF32")] = "torch",
+    tune: Annotated[bool, typer.Option("--tune", help="on a GPU: time alternatives while fusing")] = False,
+    tune_budget: Annotated[float, typer.Option(metavar="SECONDS", help="for tuning one file")] = 120.0,
+    jobs: Annotated[int | None, typer.Option(help="files at a time on the processor [default: half its cores]")] = None,
+    limit: Annotated[float, typer.Option(help="seconds for fusing one file, and again for judging it")] = 1800.0,
+    timeout: Annotated[float, typer.Option(help="seconds for any one step of a candidate")] = 120.0,
+    seed: Annotated[int, typer.Option(help="for inputs and weights")] = 0,
+    retry: Annotated[bool, typer.Option("--retry", help="do again what is not proven in the store")] = False,
+    json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="write the summary there")] = None,
+) -> None:
+    """Fuse, prove and race every Model in a folder, or prove and race the candidates beside them.
+
+    Every row is kept as soon as it is known; a sweep that was killed goes on where it was. One bad file costs one row.
+    Without a GPU candidates are proven in the simulator, and there are no times.
+
+    \b
+    Examples:
+      crucible sweep problems --quick                       fuses and proves all, into problems_sweep/
+      crucible sweep problems --candidates fused --train    judges files that are there already
+      crucible sweep problems --store new --compare old     and says what is slower or no longer right
+
+    Exit code: 0 all proven and nothing slower than in OLD, 1 something is refuted or a regression, 2 something could
+    not be judged.
+    """
+    errors = Console(stderr=True)
+
+    def complain(error: object) -> typer.Exit:
+        errors.print(f"crucible sweep: {error}", style="red", highlight=False, markup=False)
+        return typer.Exit(2)
+
+    warnings.filterwarnings("ignore", module="torch")  # of torch about itself
+    _check_writable(json, complain)
+    from crucible.race.options import RaceError
+    from crucible.report.sweep_table import LiveBoard, show
+    from crucible.sweep.find import SweepError
+    from crucible.sweep.run import sweep as run
+    from crucible.sweep.store import Store, StoreError
+    from crucible.sweep.summary import compare as compared
+    from crucible.sweep.summary import document, exit_code
+
+    options: dict[str, Any] = {
+        "train": train, "against": _listed(against), "rounds": rounds, "samples": samples, "dtype": dtype,
+        "quick": quick, "forward_only": forward_only, "precision": precision, "tune": tune, "tune_budget": tune_budget,
+        "jobs": jobs, "limit": limit, "timeout": timeout, "seed": seed, "retry": retry,
+    }  # fmt: skip
+    place = store or Path(f"{folder.resolve().name}_sweep")
+    try:
+        old = Store(compare, create=False).rows() if compare is not None else []
+        with LiveBoard(errors) as board:
+            result = run(folder, place, candidates=candidates, board=board, **options)
+    except (SweepError, StoreError, RaceError, OSError) as error:
+        if debugging():
+            raise
+        raise complain(error) from None
+    except KeyboardInterrupt:
+        errors.print(f"crucible sweep: interrupted; the same command goes on from {place}", highlight=False)
+        raise typer.Exit(130) from None
+    changes = compared(old, result.rows) if compare is not None else []
+    show(result, changes, Console(), str(compare) if compare is not None else None)
+    if json is not None:
+        from json import dumps
+
+        from crucible.fuse_to_file import write_atomically
+        from crucible.prove.proof import plain
+
+        write_atomically(json, dumps(plain(document(result, changes)), indent=1, allow_nan=False) + "\n")
+    raise typer.Exit(exit_code(result.rows, changes))
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(a.strip().replace("-", "_") for a in text.split(",") if a.strip())
 
 
 @app.command()

@@ -1,0 +1,86 @@
+"""Who takes part: the Model as users run it today, and how each wants its inputs."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from crucible.race import values
+
+EAGER, AGAIN = "eager", "eager again"
+BASELINES = (EAGER, "channels_last", "compile", "max_autotune")
+USUAL = (EAGER, "channels_last", "compile")
+TITLES = {
+    EAGER: "eager", AGAIN: "eager, again", "channels_last": "eager, channels last", "compile": "torch.compile",
+    "max_autotune": "torch.compile, max-autotune",
+}  # fmt: skip
+FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+@dataclass
+class Contender:
+    """A module, what is called in its place, and how it wants its inputs."""
+
+    model: torch.nn.Module
+    run: Callable[..., Any]
+    prepare: Callable[[torch.Tensor], torch.Tensor] = lambda t: t
+
+    def inputs(self, given: Sequence[Any], training: bool) -> list[Any]:
+        """Inputs as this contender wants them; for training as leaves of their own, without gradients yet."""
+        made = [self.prepare(t) if isinstance(t, torch.Tensor) else t for t in given]
+        return [values.leaf(t) for t in made] if training else made
+
+
+def baseline(name: str, model: torch.nn.Module) -> Contender:
+    """A copy of the reference, run as ``name`` says."""
+    own = copy.deepcopy(model)
+    if name in (EAGER, AGAIN):
+        return Contender(own, own)
+    if name == "channels_last":
+        for p in own.parameters():
+            p.data = channels_last(p.data)
+        return Contender(own, own, channels_last)
+    mode = "max-autotune-no-cudagraphs" if name == "max_autotune" else None
+    return Contender(own, torch.compile(own, mode=mode))
+
+
+def channels_last(t: torch.Tensor) -> torch.Tensor:
+    return t.contiguous(memory_format=FORMATS[t.dim()]) if t.dim() in FORMATS else t
+
+
+def makes_sense(name: str, shapes: Iterable[Sequence[int] | None]) -> bool:
+    """Channels last is another layout only for images."""
+    return name != "channels_last" or any(s is not None and len(s) in FORMATS for s in shapes)
+
+
+def forward(contender: Contender, inputs: Sequence[Any], cotangents: Sequence[torch.Tensor] | None = None) -> Any:
+    with torch.no_grad():
+        return contender.run(*inputs)
+
+
+def training(contender: Contender, inputs: Sequence[Any], cotangents: Sequence[torch.Tensor] | None = None) -> Any:
+    """Forward and backward, from given gradients of the outputs or else from their sum."""
+    out = contender.run(*inputs)
+    if cotangents is None:
+        values.total(out).backward()
+        return out
+    wanted = [t for t in values.tensors(out) if t.requires_grad]
+    torch.autograd.backward(wanted, list(cotangents))
+    return out
+
+
+STEPS: dict[str, Callable[..., Any]] = {"forward": forward, "training": training}
+
+
+def why(error: BaseException) -> str:
+    """Why a contender failed, in a line."""
+    text = next((x.strip() for x in str(error).splitlines() if x.strip()), "no message")[:200]
+    name = type(error).__name__
+    if isinstance(error, torch.cuda.OutOfMemoryError) or "out of memory" in str(error).lower():
+        return f"out of memory: {text}"
+    building = "Error building extension" in str(error) or "compil" in f"{name} {text}".lower()
+    return f"does not compile: {name}: {text}" if building else f"{name}: {text}"
