@@ -9,11 +9,11 @@ from crucible.emit.engines import launch, packed_bytes
 from crucible.emit.writer import TYPES, Block, Writer, indented, pointer
 from crucible.plan import reducers
 from crucible.plan.boxes import GradientTile, WindowTile
-from crucible.plan.index import ZERO, Int, Quotient, Remainder, Var, of_atom, product
+from crucible.plan.index import ZERO, Int, Quotient, Remainder, Var, below, of_atom, product
 from crucible.plan.program import STORAGE, Buffer, unflat
 from crucible.plan.schedule import written
 from crucible.plan.stages import Contraction, Map, Pass, Pool, Row, Stage
-from crucible.plan.value import Load, Value, walk
+from crucible.plan.value import Inside, Load, Value, walk
 
 
 @dataclass
@@ -509,6 +509,7 @@ def _contraction(stage: Contraction, buffers: Mapping[str, Buffer], comment: Ite
         *_operand(parts, "b", stage.b, [*c.batch, c.cols], stage),
         *(_window(parts, stage, stage.tile) if isinstance(stage.tile, (WindowTile, GradientTile)) else []),
     ]
+    body += _phases(parts, stage)
     w = parts.writer()
     _decoded(w, c.batch, "z", extents, w.top)
     w.top.names[c.rows] = "m"
@@ -516,11 +517,12 @@ def _contraction(stage: Contraction, buffers: Mapping[str, Buffer], comment: Ite
     for part in _splits_in(stage):
         w.top.names[part] = "split"
     stats = stage.statistics
+    there = _pixels(w, stage)
     w.expect(s.value for s in stage.stores)
     if stats is not None:
         w.expect([stats.value])
     for s in stage.stores:
-        w.store(s.buffer, s.index, s.value, w.top, "there")
+        w.store(s.buffer, s.index, s.value, w.top, there)
     result = w.value(stats.value, w.top) if stats is not None else "value"
     body += [
         "__device__ __forceinline__ accum finish(Index z, Index m, Index n, int split, accum value,",
@@ -567,12 +569,67 @@ def _contraction(stage: Contraction, buffers: Mapping[str, Buffer], comment: Ite
     return made
 
 
+def _pixels(w: Writer, stage: Contraction) -> str:
+    """Names for the pixel of a place and a phase; the text of whether there is an element."""
+    phases = stage.contract.phases
+    if phases is None:
+        return "there"
+    values = [s.value for s in stage.stores] + ([stage.statistics.value] if stage.statistics is not None else [])
+    loaded = {v for value in values for v in value.free}
+    conditions = ["there"]
+    for v, value in phases.pixels:
+        limit = w.int(v.extent, w.top)
+        w.top.lines.append(f"const Index at_{v.name} = {w.int(value, w.top)};")
+        w.top.names[v] = f"at_{v.name}"
+        if below(value, v.extent):
+            continue
+        conditions.append(f"inside(at_{v.name}, {limit})")
+        if v in loaded:  # of a pixel that does not exist the nearest, so that loading from it does no harm
+            w.top.names[v] = f"nearest(at_{v.name}, {limit})"
+    if len(conditions) == 1:
+        return "there"
+    w.top.lines.append(f"const bool exists = {' && '.join(conditions)};")
+    return "exists"
+
+
+def _phases(parts: _Parts, stage: Contraction) -> list[str]:
+    """Which places of a phase are pixels of the output, and which taps it has."""
+    c = stage.contract
+    if c.phases is None:
+        return []
+    lines = []
+    if c.phases.ragged:
+        w = parts.writer()
+        _decoded(w, c.batch, "z", [v.extent for v in c.batch], w.top)
+        w.top.names[c.rows] = "m"
+        w.top.names[c.cols] = "n"
+        inside = [w.condition(Inside(value, v.extent), w.top) for v, value in c.phases.pixels]
+        lines += [
+            "using Ragged = void;  // some places of a phase lie outside the output",
+            "__device__ __forceinline__ bool exists(Index z, Index m, Index n) const {",
+            *indented(w.top.lines),
+            f"  return {' && '.join(inside)};",
+            "}",
+        ]
+    if c.phases.taps:
+        w = parts.writer({c.depth: "tap", c.batch[-1]: "group"})
+        there = [w.condition(t, w.top) for t in c.phases.taps]
+        lines += [
+            "using Sparse = void;  // a phase has not all the taps",
+            "__device__ __forceinline__ bool has(Index group, Index tap) const {",
+            *indented(w.top.lines),
+            f"  return {' && '.join(there)};",
+            "}",
+        ]
+    return lines
+
+
 def _stored(parts: _Parts, stage: Contraction) -> list[str]:
-    """Where the first store of an element goes, for kernels that align their stores."""
+    """Where the first store of an element goes, for kernels that align their stores; those of a phase lie apart."""
     c = stage.contract
     place = "0"
     w = parts.writer()
-    if stage.stores:
+    if stage.stores and c.phases is None:
         _decoded(w, c.batch, "z", [v.extent for v in c.batch], w.top)
         w.top.names[c.rows] = "m"
         w.top.names[c.cols] = "n"

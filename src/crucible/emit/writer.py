@@ -235,7 +235,7 @@ class Writer:
 
     def _masked(self, value: Masked, block: Block) -> str:
         name = self.fresh("v")
-        conditions = [c for c in (self._condition(c, block) for c in value.conditions) if c]
+        conditions = [c for c in (self.condition(c, block) for c in value.conditions) if c]
         other = self.value(value.other, block)
         block.lines.append(f"{TYPES[value.kind]} {name} = {_bare(other)};")
         inner = Block(block, mask=True)
@@ -249,7 +249,7 @@ class Writer:
         block.names[value] = name
         return name
 
-    def _condition(self, c: Condition, block: Block) -> str:
+    def condition(self, c: Condition, block: Block) -> str:
         if isinstance(c, Multiple):
             return f"{self.factor(c.value, block)} % {self.factor(c.step, block)} == 0"
         assert isinstance(c, Inside)

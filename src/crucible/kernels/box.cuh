@@ -61,6 +61,47 @@ struct PoolOf<P, typename Named<typename P::Pool>::type> {
   using Window = typename P::Pool;
 };
 
+// A functor of phases may have places without an element, and phases without some of the taps (as the weights count them).
+template <class P, class = void>
+struct PhasesOf {
+  static constexpr bool ragged = false;
+  static __device__ __forceinline__ bool exists(const P&, Index, Index, Index) { return true; }
+};
+template <class P>
+struct PhasesOf<P, typename Named<typename P::Ragged>::type> {
+  static constexpr bool ragged = true;
+  static __device__ __forceinline__ bool exists(const P& p, Index z, Index m, Index n) { return p.exists(z, m, n); }
+};
+template <class P, class = void>
+struct TapsOf {
+  static constexpr bool sparse = false;
+  static __device__ __forceinline__ bool has(const P&, Index, int) { return true; }
+};
+template <class P>
+struct TapsOf<P, typename Named<typename P::Sparse>::type> {
+  static constexpr bool sparse = true;
+  static __device__ __forceinline__ bool has(const P& p, Index group, int t) {
+    return p.has(group, P::flipped ? P::Kernel::product - 1 - t : t);
+  }
+};
+
+// The taps of a group's phase, in the order of the window.
+template <class P>
+struct Taps {
+  uint64_t there = 0;
+  __device__ __forceinline__ Taps(const P& p, Index group) {
+    static_assert(!TapsOf<P>::sparse || P::Kernel::product <= 64, "a bit for each");
+    if (TapsOf<P>::sparse)
+      for (int t = 0; t < P::Kernel::product; ++t) there |= uint64_t(TapsOf<P>::has(p, group, t)) << t;
+  }
+  __device__ __forceinline__ bool has(int t) const { return !TapsOf<P>::sparse || (there >> t & 1u); }
+  // Whether a tap is the first, and whether there is none.
+  __device__ __forceinline__ bool first(int t) const {
+    return TapsOf<P>::sparse ? (there & ((uint64_t(1) << t) - 1)) == 0 : t == 0;
+  }
+  __device__ __forceinline__ bool none() const { return TapsOf<P>::sparse && there == 0; }
+};
+
 template <class P>
 __host__ __device__ __forceinline__ Index box_count(const P& p) {
   Index count = 1;

@@ -355,6 +355,7 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
     float sums[S::N / 2];
     float* const stage = reinterpret_cast<float*>(stages) + warp * 4 * S::Line::STAGE_PITCH;
     const PairLanes<W, P> lanes(p);
+    const Taps<P> taps(p, lines.group);
     const int scale = W::kind == Operands::Half ? packed.input() : 0;
     const uint64_t a = lines_at(shared_address(strip_shared), TAP_BYTES / 2), b = lines_at(shared_address(ring) + S::LEAD * 16, S::UNIT_BYTES);
     barrier_wait(kept, 0);
@@ -383,14 +384,16 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
           for (int across = 0; across < S::ACROSS; ++across)
 #pragma unroll
             for (int chunk = 0; chunk < W::CHUNKS; ++chunk)
-              Wgmma<S::N, W::kind>::multiply(sums, a + (chunk * S::TAPS + down * S::ACROSS + across) * (TAP_BYTES / 16),
-                                             from + (chunk * 2 * (S::UNIT_BYTES / 16) + across * P::Dilation::at(3)),
-                                             (down | across | chunk) != 0);
+              if (taps.has(down * S::ACROSS + across))
+                Wgmma<S::N, W::kind>::multiply(sums, a + (chunk * S::TAPS + down * S::ACROSS + across) * (TAP_BYTES / 16),
+                                               from + (chunk * 2 * (S::UNIT_BYTES / 16) + across * P::Dilation::at(3)),
+                                               chunk != 0 || !taps.first(down * S::ACROSS + across));
         }
         wgmma_end();
         turn_give(2 - which);
         wgmma_wait<0>();
         settle(sums);
+        if (taps.none()) clear(sums);
         __syncwarp();
         release(base + static_cast<unsigned>(l) + 2);  // this warpgroup's next line
         const Index first = lines.tile_m * PAIR_ROWS + warp % 4 * 16;

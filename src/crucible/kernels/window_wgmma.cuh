@@ -140,6 +140,13 @@ __device__ __forceinline__ void small_channels(const Packed& packed, int thread,
   }
 }
 
+// Of a phase without taps.
+template <int COUNT>
+__device__ __forceinline__ void clear(float (&sums)[COUNT]) {
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) sums[i] = 0.0f;
+}
+
 // Sums of scaled numbers, unscaled; `rows` are the exponents of the warp's 16 rows.
 template <int EIGHTS, int COUNT>
 __device__ __forceinline__ void unscale(float (&sums)[COUNT], const int* rows, int scale) {
@@ -480,6 +487,7 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
     if (H::TURNS && which == 1) turn_give(1);
     float* const stage = reinterpret_cast<float*>(stages) + warp * 4 * H::STAGE_PITCH;
     const PairLanes<W, P> lanes(p);
+    const Taps<P> taps(p, tiles.group);
     const int scale = W::kind == Operands::Half ? packed.input() : 0;
     int number = 0;
 #pragma unroll 1
@@ -502,7 +510,8 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
         wgmma_begin();
 #pragma unroll
         for (int t = 0; t < H::TAPS; ++t)
-          Wgmma<H::N, W::kind>::multiply(sums, a + t * (TAP_BYTES / 16), b + H::tap(t), t > 0 ? 1 : chunk > 0);
+          if (taps.has(t))
+            Wgmma<H::N, W::kind>::multiply(sums, a + t * (TAP_BYTES / 16), b + H::tap(t), taps.first(t) ? chunk > 0 : 1);
         wgmma_end();
         const bool over = chunk + 1 == chunks || (W::PAIRED && W::TURN > 0 && (chunk + 1) % H::TURN == 0);
         if (H::TURNS && over) turn_give(2 - which);
@@ -518,6 +527,7 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
       }
       wgmma_wait<0>();
       settle(sums);
+      if (taps.none()) clear(sums);
 
       Index box = 0;
       bool there = tiles.exists(p, which);

@@ -409,16 +409,19 @@ class Scheduler:
         split = _rows_of(outer, (sample, channel))
         if split is None:
             return False
-        shape = (samples, c.shape[1], tiles)
+        phases, number = (1, ZERO) if c.phases is None else (c.phases.count, c.phases.number)
+        shape = (samples, c.shape[1], tiles * phases)
         count, mean, m2 = (self._buffer(f"{r.name}_tile_{f}", shape, "accum") for f in ("count", "mean", "m2"))
         tile = self._fresh("tile", tiles)
-        place = flat((c.place[0] if len(c.batch) == 2 else ZERO, c.place[1], _plain(tile)), shape)
+        parts = tile if c.phases is None else self._fresh("part", tiles * phases)
+        part = number * tiles + _plain(tile)
+        place = flat((c.place[0] if len(c.batch) == 2 else ZERO, c.place[1], part), shape)
         stage.statistics = Statistics(r, value, count, mean, m2, place, tile)
         stage.nodes.append(r.node)
         for b in (count, mean, m2):
             self.made_by[b.name] = at
         inside = [s for s in split.inner if not (s is sample and len(c.batch) == 1)]
-        inner_vars = (*split.inner_vars(inside), tile)
+        inner_vars = (*split.inner_vars(inside), parts)
 
         def body(o: Index, i: Index) -> tuple[Value, ...]:
             s, ch = split.index(o, dict(zip(inside, i)), (sample, channel))
@@ -704,7 +707,7 @@ def _boxes(stage: Contraction, box: Sequence[int] | None = None) -> Int:
 def _windows(c: Contract, tensor: Tensor) -> tuple[int, ...] | None:
     """The windows of a pool over a contraction's pixels, in its form's dimensions; none where it is no such pool."""
     pooled = tensor.pooled
-    if pooled is None or c.sliding is None:
+    if pooled is None or c.sliding is None or c.phases is not None:
         return None
     shape, kernel = pooled.source.shape, pooled.kernel
     lead = len(shape) - len(kernel)
