@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -10,7 +11,7 @@ from crucible.emit.writer import TYPES, Block, Writer, indented, pointer
 from crucible.plan import reducers
 from crucible.plan.boxes import GradientTile, WindowTile
 from crucible.plan.index import ZERO, Int, Quotient, Remainder, Var, below, of_atom, product
-from crucible.plan.program import STORAGE, Buffer, unflat
+from crucible.plan.program import STORAGE, Buffer, Phases, unflat
 from crucible.plan.schedule import written
 from crucible.plan.stages import Contraction, Map, Pass, Pool, Row, Stage
 from crucible.plan.value import Inside, Load, Value, walk
@@ -509,28 +510,10 @@ def _contraction(stage: Contraction, buffers: Mapping[str, Buffer], comment: Ite
         *_operand(parts, "b", stage.b, [*c.batch, c.cols], stage),
         *(_window(parts, stage, stage.tile) if isinstance(stage.tile, (WindowTile, GradientTile)) else []),
     ]
-    body += _phases(parts, stage)
-    w = parts.writer()
-    _decoded(w, c.batch, "z", extents, w.top)
-    w.top.names[c.rows] = "m"
-    w.top.names[c.cols] = "n"
-    for part in _splits_in(stage):
-        w.top.names[part] = "split"
     stats = stage.statistics
-    there = _pixels(w, stage)
-    w.expect(s.value for s in stage.stores)
-    if stats is not None:
-        w.expect([stats.value])
-    for s in stage.stores:
-        w.store(s.buffer, s.index, s.value, w.top, there)
-    result = w.value(stats.value, w.top) if stats is not None else "value"
-    body += [
-        "__device__ __forceinline__ accum finish(Index z, Index m, Index n, int split, accum value,",
-        "                                        bool there) const {",
-        *indented(w.top.lines),
-        f"  return {result};",
-        "}",
-    ]
+    body += _finish(parts, stage)
+    if c.phases is not None:
+        body += _phases(parts, stage, c.phases)
     if isinstance(stage.tile, WindowTile) and stage.tile.pair is not None and stage.tile.pair.landings:
         body += _stored(parts, stage)
     if stats is not None:
@@ -569,6 +552,58 @@ def _contraction(stage: Contraction, buffers: Mapping[str, Buffer], comment: Ite
     return made
 
 
+def _finish(parts: _Parts, stage: Contraction) -> list[str]:
+    """What becomes of an element."""
+    stats = stage.statistics
+    w, name, given = _element(parts, stage)
+    for part in _splits_in(stage):
+        w.top.names[part] = "split"
+    there = _pixels(w, stage)
+    w.expect(s.value for s in stage.stores)
+    if stats is not None:
+        w.expect([stats.value])
+    for s in stage.stores:
+        w.store(s.buffer, s.index, s.value, w.top, there)
+    result = w.value(stats.value, w.top) if stats is not None else "value"
+    head = f"__device__ __forceinline__ accum finish{name}("
+    return [
+        f"{head}{given}, int split, accum value,",
+        f"{' ' * len(head)}bool there) const {{",
+        *indented([*_column(stage, w.top.lines), *w.top.lines]),
+        f"  return {result};",
+        "}",
+    ]
+
+
+def _element(parts: _Parts, stage: Contraction) -> tuple[Writer, str, str]:
+    """A writer that knows an element: by its column, or, that of a phase in a box, by its place, so as not to divide.
+
+    Also what is added to the name of a function of such elements, and its arguments.
+    """
+    c = stage.contract
+    w = parts.writer()
+    _decoded(w, c.batch, "z", [v.extent for v in c.batch], w.top)
+    w.top.names[c.rows] = "m"
+    w.top.names[c.cols] = "n"
+    if c.phases is None or not isinstance(stage.tile, WindowTile):
+        return w, "", "Index z, Index m, Index n"
+    assert c.sliding is not None
+    for k, i in enumerate(unflat(_plain(c.cols), c.sliding.extents)):
+        if i.atom is not None:
+            w.top.names[i.atom] = f"i{k}"
+    return w, "_at", "Index z, Index m, Index i0, Index i1, Index i2, Index i3"
+
+
+def _column(stage: Contraction, lines: list[str]) -> list[str]:
+    """The column of an element that is known by its place, where it is wanted: dimensions without a stride in a row."""
+    c = stage.contract
+    if c.phases is None or not isinstance(stage.tile, WindowTile) or not any(re.search(r"\bn\b", x) for x in lines):
+        return []
+    assert c.sliding is not None
+    e = [f"({x})" for x in c.sliding.extents]
+    return [f"const Index n = ((i0 * {e[1]} + i1) * {e[2]} + i2) * {e[3]} + i3;"]
+
+
 def _pixels(w: Writer, stage: Contraction) -> str:
     """Names for the pixel of a place and a phase; the text of whether there is an element."""
     phases = stage.contract.phases
@@ -578,42 +613,37 @@ def _pixels(w: Writer, stage: Contraction) -> str:
     loaded = {v for value in values for v in value.free}
     conditions = ["there"]
     for v, value in phases.pixels:
-        limit = w.int(v.extent, w.top)
-        w.top.lines.append(f"const Index at_{v.name} = {w.int(value, w.top)};")
-        w.top.names[v] = f"at_{v.name}"
+        name, limit = f"at_{v.name}", w.int(v.extent, w.top)
+        w.top.lines.append(f"const Index {name} = {w.int(value, w.top)};")
+        w.top.names[v] = name
         if below(value, v.extent):
             continue
-        conditions.append(f"inside(at_{v.name}, {limit})")
+        conditions.append(f"inside({name}, {limit})")
         if v in loaded:  # of a pixel that does not exist the nearest, so that loading from it does no harm
-            w.top.names[v] = f"nearest(at_{v.name}, {limit})"
+            w.top.lines.append(f"const Index {v.name} = nearest({name}, {limit});")
+            w.top.names[v] = v.name
     if len(conditions) == 1:
         return "there"
     w.top.lines.append(f"const bool exists = {' && '.join(conditions)};")
     return "exists"
 
 
-def _phases(parts: _Parts, stage: Contraction) -> list[str]:
+def _phases(parts: _Parts, stage: Contraction, phases: Phases) -> list[str]:
     """Which places of a phase are pixels of the output, and which taps it has."""
-    c = stage.contract
-    if c.phases is None:
-        return []
-    lines = []
-    if c.phases.ragged:
-        w = parts.writer()
-        _decoded(w, c.batch, "z", [v.extent for v in c.batch], w.top)
-        w.top.names[c.rows] = "m"
-        w.top.names[c.cols] = "n"
-        inside = [w.condition(Inside(value, v.extent), w.top) for v, value in c.phases.pixels]
+    w, name, given = _element(parts, stage)
+    lines = ["using Phased = void;  // elements are known by their places"] if name else []
+    if phases.ragged:
+        inside = [w.condition(Inside(value, v.extent), w.top) for v, value in phases.pixels]
         lines += [
             "using Ragged = void;  // some places of a phase lie outside the output",
-            "__device__ __forceinline__ bool exists(Index z, Index m, Index n) const {",
+            f"__device__ __forceinline__ bool exists{name}({given}) const {{",
             *indented(w.top.lines),
             f"  return {' && '.join(inside)};",
             "}",
         ]
-    if c.phases.taps:
-        w = parts.writer({c.depth: "tap", c.batch[-1]: "group"})
-        there = [w.condition(t, w.top) for t in c.phases.taps]
+    if phases.taps:
+        w = parts.writer({stage.contract.depth: "tap", stage.contract.batch[-1]: "group"})
+        there = [w.condition(t, w.top) for t in phases.taps]
         lines += [
             "using Sparse = void;  // a phase has not all the taps",
             "__device__ __forceinline__ bool has(Index group, Index tap) const {",

@@ -61,17 +61,16 @@ struct PoolOf<P, typename Named<typename P::Pool>::type> {
   using Window = typename P::Pool;
 };
 
-// A functor of phases may have places without an element, and phases without some of the taps (as the weights count them).
+// A functor of phases knows elements by their places in a box; some may not exist, and phases may lack some of the taps
+// (as the weights count them).
 template <class P, class = void>
-struct PhasesOf {
-  static constexpr bool ragged = false;
-  static __device__ __forceinline__ bool exists(const P&, Index, Index, Index) { return true; }
-};
+struct PhasedOf { static constexpr bool phased = false; };
 template <class P>
-struct PhasesOf<P, typename Named<typename P::Ragged>::type> {
-  static constexpr bool ragged = true;
-  static __device__ __forceinline__ bool exists(const P& p, Index z, Index m, Index n) { return p.exists(z, m, n); }
-};
+struct PhasedOf<P, typename Named<typename P::Phased>::type> { static constexpr bool phased = true; };
+template <class P, class = void>
+struct RaggedOf { static constexpr bool ragged = false; };
+template <class P>
+struct RaggedOf<P, typename Named<typename P::Ragged>::type> { static constexpr bool ragged = true; };
 template <class P, class = void>
 struct TapsOf {
   static constexpr bool sparse = false;
@@ -212,9 +211,10 @@ struct BoxColumns {
   unsigned exists = 0;
   int count;
   Index tile;
+  BoxPlace<P> place;
 
-  __device__ __forceinline__ BoxColumns(const P& p, const BoxPlace<P>& place, Index box)
-      : count(place.count()), tile(box) {
+  __device__ __forceinline__ BoxColumns(const P& p, const BoxPlace<P>& of, Index box)
+      : count(of.count()), tile(box), place(of) {
 #pragma unroll
     for (int j = 0; j < EACH; ++j) {
       const int i = Lanes::pixel(j);
@@ -227,6 +227,10 @@ struct BoxColumns {
   }
   __device__ __forceinline__ bool valid(int, int j) const { return exists >> j & 1u; }
   __device__ __forceinline__ Index column(int, int j) const { return at[j]; }
+  // The pixel of a column that exists, else the box's first.
+  __device__ __forceinline__ Index pixel(int r, int j, int d) const {
+    return place.first[d] + (valid(r, j) ? P::Box::index(Lanes::pixel(j), d) : 0);
+  }
   // Where a row's value lies among those of the box.
   __device__ __forceinline__ int from(int j) const {
     const int i = Lanes::pixel(j);

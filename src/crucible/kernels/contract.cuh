@@ -18,8 +18,10 @@
 // threads for neighbouring n: it applies the epilogue, stores, and returns the value that statistics are taken of. Called for
 // one that is not there (a lane without an element of its own) it must store nothing, and its result is not used. sink is
 // called once for each (z, m, tile or group of columns) with the count, mean and sum of squared deviations of finish's values.
-// A functor of phases (plan/phases.py) may name types Ragged or Sparse, and then gives
-//   __device__ bool exists(Index z, Index m, Index n) const;  whether there is such an element; finish asks it itself
+// A functor of phases (plan/phases.py) whose columns are pixels of boxes names a type Phased. It has, for finish and exists,
+// finish_at and exists_at, with a place in four dimensions (that of an element that is not there is any in range) for n.
+// Where it names Ragged or Sparse there is
+//   __device__ bool exists(Index z, Index m, Index n) const;  whether there is such an element; finish asks for itself
 //   __device__ bool has(Index group, Index tap) const;        whether a group's phase has a tap of the window; else a is 0
 // A functor whose columns are pixels of boxes may also pool, by windows that lie side by side:
 //   using Pool = Dims<..>;             a window's extents, which divide the box's
@@ -100,7 +102,21 @@ struct PlainColumns {
 // Whether a lane's column of a row is an element.
 template <class P, class C>
 __device__ __forceinline__ bool is_there(const P& p, Index z, Index m, const C& columns, int r, int j) {
-  return columns.valid(r, j) && PhasesOf<P>::exists(p, z, m, columns.column(r, j));
+  if constexpr (RaggedOf<P>::ragged && PhasedOf<P>::phased)
+    return columns.valid(r, j) && p.exists_at(z, m, columns.pixel(r, j, 0), columns.pixel(r, j, 1), columns.pixel(r, j, 2), columns.pixel(r, j, 3));
+  else if constexpr (RaggedOf<P>::ragged)
+    return columns.valid(r, j) && p.exists(z, m, columns.column(r, j));
+  else
+    return columns.valid(r, j);
+}
+template <class P, class C>
+__device__ __forceinline__ accum finish_element(const P& p, Index z, Index m, const C& columns, int r, int j, int split,
+                                                accum value, bool there) {
+  if constexpr (PhasedOf<P>::phased)
+    return p.finish_at(z, m, columns.pixel(r, j, 0), columns.pixel(r, j, 1), columns.pixel(r, j, 2), columns.pixel(r, j, 3), split, value,
+                       there && columns.valid(r, j));
+  else
+    return p.finish(z, m, columns.valid(r, j) ? columns.column(r, j) : 0, split, value, there && columns.valid(r, j));
 }
 // One of the elements of a row, the same for all lanes, and how many there are; 0 where there is none.
 template <int EACH, class P, class C>
@@ -132,8 +148,7 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
 #pragma unroll
     for (int j = 0; j < EACH; ++j)
       // Elements that are not there are computed too, without a branch, and nothing is stored.
-      kept[r][j] = p.finish(z, m + r < limit ? m + r : m, columns.valid(r, j) ? columns.column(r, j) : 0, split, values[r][j],
-                            m + r < limit && columns.valid(r, j));
+      kept[r][j] = finish_element(p, z, m + r < limit ? m + r : m, columns, r, j, split, values[r][j], m + r < limit);
   if constexpr (PoolOf<P>::pooled) {
     constexpr int TAKES = PoolOf<P>::Window::product;
 #pragma unroll
@@ -195,7 +210,7 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
 #pragma unroll
       for (int r = 0; r < ROWS; ++r) {
         accum near = __shfl_sync(0xffffffffu, kept[r][first], 0);
-        if constexpr (PhasesOf<P>::ragged) {
+        if constexpr (RaggedOf<P>::ragged) {
           int found = 0;
           near = one_there(p, z, m + r, columns, r, kept[r], &found);
           if (lane / EVERY == r) size = static_cast<accum>(found);
@@ -210,7 +225,7 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
         }
         both[2 * r] = off, both[2 * r + 1] = squares;
       }
-      const accum part = PhasesOf<P>::ragged && size == 0 ? accum(0) : accum(1) / size;
+      const accum part = RaggedOf<P>::ragged && size == 0 ? accum(0) : accum(1) / size;
       const accum mine = scattered_sum(both), other = __shfl_xor_sync(0xffffffffu, mine, EVERY / 2);
       const accum off = mine * part, squares = other - mine * off;
       if (lane % EVERY == 0 && m + lane / EVERY < limit && (P::group == 0 || columns.valid(0, first)))

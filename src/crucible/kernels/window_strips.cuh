@@ -169,18 +169,20 @@ struct StripLoader {
 template <int ROWS>
 struct StripColumns {
   Index base, tile;
+  const Index (&at)[4];  // the first pixel
   int before[ROWS], first[ROWS], last[ROWS];
 
-  __device__ __forceinline__ int pixel(int r, int j) const { return static_cast<int>(threadIdx.x) % 32 + j * 32 - before[r]; }
-  __device__ __forceinline__ bool valid(int r, int j) const { return pixel(r, j) >= first[r] && pixel(r, j) < last[r]; }
-  __device__ __forceinline__ Index column(int r, int j) const { return base + pixel(r, j); }
+  __device__ __forceinline__ int along(int r, int j) const { return static_cast<int>(threadIdx.x) % 32 + j * 32 - before[r]; }
+  __device__ __forceinline__ bool valid(int r, int j) const { return along(r, j) >= first[r] && along(r, j) < last[r]; }
+  __device__ __forceinline__ Index column(int r, int j) const { return base + along(r, j); }
+  __device__ __forceinline__ Index pixel(int r, int j, int d) const { return at[d] + (d == 3 && valid(r, j) ? along(r, j) : 0); }
 };
 
 // One warp's 16 rows of a line.
 // Of the pixels from `base` on that exist, `there`, a strip leaves those of its first sector to its neighbour, if it has one.
 template <class W, class P, int COUNT>
-__device__ __forceinline__ void finish_line(const P& p, Index z, Index first, Index tile, Index base, bool neighbour, int there,
-                                            const float (&sums)[COUNT], float* stage) {
+__device__ __forceinline__ void finish_line(const P& p, Index z, Index first, Index tile, Index base, const Index (&at)[4],
+                                            bool neighbour, int there, const float (&sums)[COUNT], float* stage) {
   using S = Strip<W, P>;
   constexpr int SECTOR = 32 / sizeof(scalar) < 8 ? 32 / sizeof(scalar) : 8, EACH = (P::Box::at(3) + 2 * SECTOR - 2 + 31) / 32;
   constexpr int PITCH = S::Line::STAGE_PITCH;
@@ -193,7 +195,7 @@ __device__ __forceinline__ void finish_line(const P& p, Index z, Index first, In
       stage_rows<S::N, PITCH>(sums, h, part, stage);
       const Index m = first + h * 8 + part * 4;
       if (m >= rows) continue;
-      StripColumns<4> columns{base, tile};
+      StripColumns<4> columns{base, tile, at};
       float values[4][EACH];
 #pragma unroll
       for (int r = 0; r < 4; ++r) {
@@ -201,7 +203,7 @@ __device__ __forceinline__ void finish_line(const P& p, Index z, Index first, In
         columns.before[r] = odd, columns.first[r] = neighbour ? whole : 0;
         columns.last[r] = P::Box::at(3) + whole < there ? P::Box::at(3) + whole : there;
 #pragma unroll
-        for (int j = 0; j < EACH; ++j) values[r][j] = columns.valid(r, j) ? stage[r * PITCH + columns.pixel(r, j)] : 0.0f;
+        for (int j = 0; j < EACH; ++j) values[r][j] = columns.valid(r, j) ? stage[r * PITCH + columns.along(r, j)] : 0.0f;
       }
       finish_values(p, z, m, rows, columns, 0, values);
     }
@@ -404,7 +406,8 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
         const Index line = (lines.outer[0] * p.extent(1) + lines.outer[1]) * p.extent(2) + lines.first + l;
         const Index box = line * lines.strips + lines.strip;
         if constexpr (S::SECTORS) {
-          finish_line<W>(p, lines.batch, first, box, line * p.extent(3) + left, left > 0, there, sums, stage);
+          const Index at[4] = {lines.outer[0], lines.outer[1], lines.first + l, left};
+          finish_line<W>(p, lines.batch, first, box, line * p.extent(3) + left, at, left > 0, there, sums, stage);
         } else {
           const BoxPlace<P> place({lines.outer[0], lines.outer[1], lines.first + l, left}, {1, 1, 1, there});
           if (there == P::Box::product)

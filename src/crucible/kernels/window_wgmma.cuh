@@ -317,12 +317,13 @@ struct PairColumns {
   using Pixels = typename Lanes::Pixels;
   const P& p;
   const Lanes& lanes;
+  const BoxPlace<P>& place;
   Index base, pools, tile;
   int count;
   unsigned exists = 0;
 
-  __device__ __forceinline__ PairColumns(const P& functor, const Lanes& places, const BoxPlace<P>& place, Index box)
-      : p(functor), lanes(places), base(0), pools(PoolOf<P>::pooled ? Pixels::first_pooled(p, place) : Index(0)), tile(box),
+  __device__ __forceinline__ PairColumns(const P& functor, const Lanes& places, const BoxPlace<P>& of, Index box)
+      : p(functor), lanes(places), place(of), base(0), pools(PoolOf<P>::pooled ? Pixels::first_pooled(p, place) : Index(0)), tile(box),
         count(WHOLE ? P::Box::product : place.count()) {
 #pragma unroll
     for (int d = 0; d < 4; ++d) base = base * p.extent(d) + place.first[d];
@@ -341,6 +342,10 @@ struct PairColumns {
 #pragma unroll
     for (int d = 0; d < 4; ++d) at = at * p.extent(d) + Pixels::Window::index(j % Lanes::TAKES, d);
     return base + lanes.to[j / Lanes::TAKES] + at;
+  }
+  // The pixel of a column that exists, else the box's first.
+  __device__ __forceinline__ Index pixel(int r, int j, int d) const {
+    return place.first[d] + (P::Box::at(d) > 1 && valid(r, j) ? P::Box::index(Pixels::pixel(j), d) : 0);
   }
   __device__ __forceinline__ bool whole(int round) const {
     constexpr unsigned all = 0xffffffffu >> (32 - Lanes::TAKES);
