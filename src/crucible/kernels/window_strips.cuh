@@ -397,7 +397,11 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
         settle(sums);
         if (taps.none()) clear(sums);
         __syncwarp();
-        release(base + static_cast<unsigned>(l) + 2);  // this warpgroup's next line
+        // What this warpgroup's next line does not need; but no line that it has not seen, and not the stretch's last, for
+        // which it waits below: a slot that is given back may have been filled again.
+        const unsigned seen = base + static_cast<unsigned>(l) + (S::REACH > 0 ? 2 : 1);
+        const unsigned last = base + static_cast<unsigned>(lines.count) + S::REACH - 1;
+        release(seen < last ? seen : last);
         const Index first = lines.tile_m * PAIR_ROWS + warp % 4 * 16;
         if constexpr (W::kind == Operands::Half) {
           const int* const rows = packed.rows + lines.group * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) * PAIR_ROWS + first;
