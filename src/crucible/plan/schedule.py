@@ -575,8 +575,8 @@ class Scheduler:
         if len(wanted) != 1:
             return False
         split = _rows_of(list(wanted.pop()), variables)
-        if split is None:
-            return False
+        if split is None or [split.row_extent(at) for at in range(len(stage.shape))] != list(stage.shape):
+            return False  # a part of the rows, such as a slice: the others have no element to store
         inner = tuple(v.extent for v in split.inner_vars(split.inner) if v.extent != 1)
         rows = self.program.hint(product(stage.shape))
         if product(inner) != 1 and (stage.split or stage.lanes == 1 or rows < FEW_ROWS // 4):
@@ -729,6 +729,10 @@ class _Split:
 
     def extent(self, v: Var) -> Int:
         return self.rests[v].extent
+
+    def row_extent(self, at: int) -> Int | None:
+        """Of the row index at a position, as far as the variables go; none where no variable is there."""
+        return next((v.extent // q for v, (position, q) in self.rows.items() if position == at), None)
 
     def inner_vars(self, which: Sequence[Var]) -> list[Var]:
         return [self.rests[v] for v in which]
