@@ -172,7 +172,7 @@ def _pixels(low: Lowering, shape: Index, groups: int) -> tuple[tuple[Var, ...], 
 def _convolved(
     low: Lowering, node: Any, x: Tensor, weight: Tensor, window: Window, shape: Index, suffix: str, *, transposed: bool
 ) -> Tensor:  # fmt: skip
-    """The convolution of x, or its transposed: output pixel y gets x[(y + pad - tap * dilation) / stride] if it divides.
+    """The convolution of x, or its transposed: output pixel y gets x[(y + pad - tap*dilation) / stride] if it divides.
 
     Each is the derivative of the other by its input, with the same weight.
     """
