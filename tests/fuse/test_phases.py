@@ -62,19 +62,19 @@ MODELS = {
 }  # fmt: skip
 
 
-def problem(name: str) -> str:
+def problem(name: str, dtype: str = "float") -> str:
     made, returned, shapes = MODELS[name]
     arguments = ", ".join("xyzw"[: len(shapes)])
-    inputs = ", ".join(f"torch.randn({', '.join(map(str, s))})" for s in shapes)
-    lines = [HEAD, *(f"        {line}\n" for line in made)]
+    inputs = ", ".join(f"torch.randn({', '.join(map(str, s))}).{dtype}()" for s in shapes)
+    lines = [HEAD, *(f"        {line}\n" for line in (*made, f"self.{dtype}()"))]
     lines.append(f"\n    def forward(self, {arguments}):\n        return {returned}\n\n\n")
     lines.append(f"def get_inputs():\n    return [{inputs}]\n\n\ndef get_init_inputs():\n    return []\n")
     return "".join(lines)
 
 
-def fused_contractions(tmp_path, name):
+def fused_contractions(tmp_path, name, dtype="float"):
     reference = tmp_path / f"{name}.py"
-    reference.write_text(problem(name))
+    reference.write_text(problem(name, dtype))
     fused = fuse_problem(reference, FuseOptions(strict=True))
     return reference, fused, [s for m in fused.modes for s in m.plan.stages if isinstance(s, Contraction)]
 
@@ -126,4 +126,12 @@ def test_phases_are_proven(tmp_path, monkeypatch, name):
     reference, fused, _ = fused_contractions(tmp_path, name)
     if name == "strips":
         assert fused.text.count("(launch_strips<") >= 2
+    proven(reference, fused.text, tmp_path)
+
+
+@pytest.mark.parametrize("name,dtype", [("general", "half"), ("normed", "bfloat16")])
+def test_phases_are_proven_in_half_precision(tmp_path, monkeypatch, name, dtype):
+    monkeypatch.setenv(PROCESSORS_VARIABLE, "3")
+    reference, fused, stages = fused_contractions(tmp_path, name, dtype)
+    assert any(isinstance(s.tile, WindowTile) and s.tile.pair is not None for s in stages)
     proven(reference, fused.text, tmp_path)
