@@ -121,6 +121,17 @@ def test_a_walk_across_memory_is_a_map() -> None:
     assert any(b.dtype == "accum" and b.name in read(stores) for b in written(rows))
 
 
+def test_a_walk_over_all_rows_does_not_store_some_of_them() -> None:
+    def halves(x: torch.Tensor) -> object:
+        y = torch.softmax(x, dim=2)
+        return y[:, :32], y[:, 32:]
+
+    _, mode = lowered(halves, (4, 64, 640))
+    assert_in_order(mode)
+    walks = [s for s in mode.plan.forward_stages if isinstance(s, Row)]
+    assert walks and not any(p.stores for s in walks for p in s.passes)
+
+
 def test_a_walk_across_memory_stays_where_a_map_would_not_pay() -> None:
     def transposed(x: torch.Tensor) -> torch.Tensor:
         return torch.softmax(x, dim=1).t().contiguous()  # reading across memory is no better

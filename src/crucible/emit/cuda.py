@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -9,12 +10,12 @@ from crucible.emit.engines import launch, packed_bytes
 from crucible.emit.writer import TYPES, Block, Writer, indented, pointer
 from crucible.plan import reducers
 from crucible.plan.boxes import GradientTile, WindowTile
-from crucible.plan.index import ZERO, Int, Quotient, Remainder, Var, of_atom, product
+from crucible.plan.index import ZERO, Int, Quotient, Remainder, Var, below, of_atom, product
 from crucible.plan.kept import Keeping, keeping
-from crucible.plan.program import STORAGE, Buffer, unflat
+from crucible.plan.program import STORAGE, Buffer, Phases, unflat
 from crucible.plan.schedule import written
 from crucible.plan.stages import Contraction, Map, Pass, Pool, Row, Stage, Store
-from crucible.plan.value import Load, Value, walk
+from crucible.plan.value import Inside, Load, Value, walk
 
 
 @dataclass
@@ -543,31 +544,11 @@ def _contraction(stage: Contraction, buffers: Mapping[str, Buffer], comment: Ite
         *_operand(parts, "b", stage.b, [*c.batch, c.cols], stage),
         *(_window(parts, stage, stage.tile) if isinstance(stage.tile, (WindowTile, GradientTile)) else []),
     ]
-    w = parts.writer()
-    _decoded(w, c.batch, "z", extents, w.top)
-    w.top.names[c.rows] = "m"
-    w.top.names[c.cols] = "n"
-    for part in _splits_in(stage):
-        w.top.names[part] = "split"
     stats = stage.statistics
-    w.expect(s.value for s in stage.stores)
-    if stats is not None:
-        w.expect([stats.value])
-    fragments = isinstance(stage.tile, WindowTile) and stage.tile.pair is not None
-    for s in stage.stores:
-        w.store(s.buffer, s.index, s.value, w.top, "there", "to" if fragments else "")
-    result = w.value(stats.value, w.top) if stats is not None else "value"
-    if fragments:
-        body += ["template <class To>"]
-    body += [
-        f"__device__ __forceinline__ accum {'finish_to' if fragments else 'finish'}(Index z, Index m, Index n, "
-        "int split, accum value,",
-        f"                                        {'To& to' if fragments else 'bool there'}) const {{",
-        *indented(w.top.lines),
-        f"  return {result};",
-        "}",
-    ]
-    if fragments:
+    body += _finish(parts, stage)
+    if c.phases is not None:
+        body += _phases(parts, stage, c.phases)
+    if _in_fragments(stage):
         body += _stored(parts, stage)
     if stats is not None:
         t = parts.writer()
@@ -605,25 +586,140 @@ def _contraction(stage: Contraction, buffers: Mapping[str, Buffer], comment: Ite
     return made
 
 
+def _finish(parts: _Parts, stage: Contraction) -> list[str]:
+    """What becomes of an element."""
+    stats = stage.statistics
+    w, name, given = _element(parts, stage)
+    for part in _splits_in(stage):
+        w.top.names[part] = "split"
+    fragments = _in_fragments(stage)
+    there = _pixels(w, stage, "" if fragments else "there")
+    w.expect(s.value for s in stage.stores)
+    if stats is not None:
+        w.expect([stats.value])
+    for s in stage.stores:
+        w.store(s.buffer, s.index, s.value, w.top, there, "to" if fragments else "")
+    result = w.value(stats.value, w.top) if stats is not None else "value"
+    head = f"__device__ __forceinline__ accum finish{name}{'_to' if fragments else ''}("
+    lines = [
+        *(["template <class To>"] if fragments else []),
+        f"{head}{given}, int split, accum value,",
+        f"{' ' * len(head)}{'To& to' if fragments else 'bool there'}) const {{",
+        *indented([*_column(stage, w.top.lines), *w.top.lines]),
+        f"  return {result};",
+        "}",
+    ]
+    if fragments:
+        head = f"__device__ __forceinline__ accum finish{name}("
+        passed = given.replace("Index ", "")
+        lines += [
+            f"{head}{given}, int split, accum value,",
+            f"{' ' * len(head)}bool there) const {{",
+            "  StoreOne to{there};",
+            f"  return finish{name}_to({passed}, split, value, to);",
+            "}",
+        ]
+    return lines
+
+
+def _in_fragments(stage: Contraction) -> bool:
+    """Whether a kernel finishes sums where the matrix instructions leave them (kernels/fragments.cuh)."""
+    return isinstance(stage.tile, WindowTile) and stage.tile.pair is not None
+
+
+def _element(parts: _Parts, stage: Contraction) -> tuple[Writer, str, str]:
+    """A writer that knows an element: by its column, or, that of a phase in a box, by its place, so as not to divide.
+
+    Also what is added to the name of a function of such elements, and its arguments.
+    """
+    c = stage.contract
+    w = parts.writer()
+    _decoded(w, c.batch, "z", [v.extent for v in c.batch], w.top)
+    w.top.names[c.rows] = "m"
+    w.top.names[c.cols] = "n"
+    if c.phases is None or not isinstance(stage.tile, WindowTile):
+        return w, "", "Index z, Index m, Index n"
+    assert c.sliding is not None
+    for k, i in enumerate(unflat(_plain(c.cols), c.sliding.extents)):
+        if i.atom is not None:
+            w.top.names[i.atom] = f"i{k}"
+    return w, "_at", "Index z, Index m, Index i0, Index i1, Index i2, Index i3"
+
+
+def _column(stage: Contraction, lines: list[str]) -> list[str]:
+    """The column of an element that is known by its place, where it is wanted: dimensions without a stride in a row."""
+    c = stage.contract
+    if c.phases is None or not isinstance(stage.tile, WindowTile) or not any(re.search(r"\bn\b", x) for x in lines):
+        return []
+    assert c.sliding is not None
+    e = [f"({x})" for x in c.sliding.extents]
+    return [f"const Index n = ((i0 * {e[1]} + i1) * {e[2]} + i2) * {e[3]} + i3;"]
+
+
+def _pixels(w: Writer, stage: Contraction, known: str) -> str:
+    """Names for the pixel of a place and a phase; the text of whether there is an element, where ``known`` says so."""
+    phases = stage.contract.phases
+    if phases is None:
+        return known
+    values = [s.value for s in stage.stores] + ([stage.statistics.value] if stage.statistics is not None else [])
+    loaded = {v for value in values for v in value.free}
+    conditions = [known] if known else []
+    for v, value in phases.pixels:
+        name, limit = f"at_{v.name}", w.int(v.extent, w.top)
+        w.top.lines.append(f"const Index {name} = {w.int(value, w.top)};")
+        w.top.names[v] = name
+        if below(value, v.extent):
+            continue
+        conditions.append(f"inside({name}, {limit})")
+        if v in loaded:  # of a pixel that does not exist the nearest, so that loading from it does no harm
+            w.top.lines.append(f"const Index {v.name} = nearest({name}, {limit});")
+            w.top.names[v] = v.name
+    if conditions == [known] or not conditions:
+        return known
+    w.top.lines.append(f"const bool exists = {' && '.join(conditions)};")
+    return "exists"
+
+
+def _phases(parts: _Parts, stage: Contraction, phases: Phases) -> list[str]:
+    """Which places of a phase are pixels of the output, and which taps it has."""
+    w, name, given = _element(parts, stage)
+    lines = ["using Phased = void;  // elements are known by their places"] if name else []
+    if phases.ragged:
+        inside = [w.condition(Inside(value, v.extent), w.top) for v, value in phases.pixels]
+        lines += [
+            "using Ragged = void;  // some places of a phase lie outside the output",
+            f"__device__ __forceinline__ bool exists{name}({given}) const {{",
+            *indented(w.top.lines),
+            f"  return {' && '.join(inside)};",
+            "}",
+        ]
+    if phases.taps:
+        w = parts.writer({stage.contract.depth: "tap", stage.contract.batch[-1]: "group"})
+        there = [w.condition(t, w.top) for t in phases.taps]
+        lines += [
+            "using Sparse = void;  // a phase has not all the taps",
+            "__device__ __forceinline__ bool has(Index group, Index tap) const {",
+            *indented(w.top.lines),
+            f"  return {' && '.join(there)};",
+            "}",
+        ]
+    return lines
+
+
 def _stored(parts: _Parts, stage: Contraction) -> list[str]:
-    """Where elements are stored, for kernels that align their stores and join neighbours."""
+    """Where elements are stored, for kernels that align their stores and join neighbours; those of a phase lie apart."""
     c = stage.contract
     place = "0"
     w = parts.writer()
-    if stage.stores:
+    if stage.stores and c.phases is None:
         _decoded(w, c.batch, "z", [v.extent for v in c.batch], w.top)
         w.top.names[c.rows] = "m"
         w.top.names[c.cols] = "n"
         buffer = stage.stores[0].buffer
         at = w.int(stage.stores[0].index, w.top)
         place = f"reinterpret_cast<uintptr_t>(&{pointer(buffer.name)}[{at}]) / sizeof({pointer(buffer.name)}[0])"
-    pairs = len(stage.stores) < 2 and all(_beside(s, c.cols) for s in stage.stores)
+    pairs = c.phases is None and len(stage.stores) < 2 and all(_beside(s, c.cols) for s in stage.stores)
     return [
-        "__device__ __forceinline__ accum finish(Index z, Index m, Index n, int split, accum value,",
-        "                                        bool there) const {",
-        "  StoreOne to{there};",
-        "  return finish_to(z, m, n, split, value, to);",
-        "}",
         f"static constexpr bool in_pairs = {str(pairs).lower()};  // columns are neighbours in memory",
         f"static constexpr bool reads = {str(_reads(stage)).lower()};  // finish reads what depends on the column",
         "__device__ __forceinline__ uintptr_t stored(Index z, Index m, Index n) const {",

@@ -236,7 +236,7 @@ class Writer:
 
     def _masked(self, value: Masked, block: Block) -> str:
         name = self.fresh("v")
-        conditions = [c for c in (self._condition(c, block) for c in value.conditions) if c]
+        conditions = [c for c in (self.condition(c, block) for c in value.conditions) if c]
         other = self.value(value.other, block)
         block.lines.append(f"{TYPES[value.kind]} {name} = {_bare(other)};")
         inner = Block(block, mask=True)
@@ -250,7 +250,7 @@ class Writer:
         block.names[value] = name
         return name
 
-    def _condition(self, c: Condition, block: Block) -> str:
+    def condition(self, c: Condition, block: Block) -> str:
         if isinstance(c, Multiple):
             return f"{self.factor(c.value, block)} % {self.factor(c.step, block)} == 0"
         assert isinstance(c, Inside)
@@ -302,10 +302,9 @@ class Writer:
         elif buffer.kind == "l" and buffer.dtype != "int64":
             text = f"static_cast<{STORAGE[buffer.dtype]}>({text})"
         at = self.int(index, block)
-        if to:
-            block.lines.append(f"{to}(&{pointer(buffer.name)}[{at}], {_bare(text)});")
-            return
-        block.lines.append(f"{f'if ({where}) ' if where else ''}{pointer(buffer.name)}[{at}] = {_bare(text)};")
+        element = f"{pointer(buffer.name)}[{at}]"
+        done = f"{to}(&{element}, {_bare(text)});" if to else f"{element} = {_bare(text)};"
+        block.lines.append(f"if ({where}) {done}" if where else done)
 
 
 def _has_division(value: Int) -> bool:

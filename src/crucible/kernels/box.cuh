@@ -61,6 +61,46 @@ struct PoolOf<P, typename Named<typename P::Pool>::type> {
   using Window = typename P::Pool;
 };
 
+// A functor of phases knows elements by their places in a box; some may not exist, and phases may lack some of the taps
+// (as the weights count them).
+template <class P, class = void>
+struct PhasedOf { static constexpr bool phased = false; };
+template <class P>
+struct PhasedOf<P, typename Named<typename P::Phased>::type> { static constexpr bool phased = true; };
+template <class P, class = void>
+struct RaggedOf { static constexpr bool ragged = false; };
+template <class P>
+struct RaggedOf<P, typename Named<typename P::Ragged>::type> { static constexpr bool ragged = true; };
+template <class P, class = void>
+struct TapsOf {
+  static constexpr bool sparse = false;
+  static __device__ __forceinline__ bool has(const P&, Index, int) { return true; }
+};
+template <class P>
+struct TapsOf<P, typename Named<typename P::Sparse>::type> {
+  static constexpr bool sparse = true;
+  static __device__ __forceinline__ bool has(const P& p, Index group, int t) {
+    return p.has(group, P::flipped ? P::Kernel::product - 1 - t : t);
+  }
+};
+
+// The taps of a group's phase, in the order of the window.
+template <class P>
+struct Taps {
+  uint64_t there = 0;
+  __device__ __forceinline__ Taps(const P& p, Index group) {
+    static_assert(!TapsOf<P>::sparse || P::Kernel::product <= 64, "a bit for each");
+    if (TapsOf<P>::sparse)
+      for (int t = 0; t < P::Kernel::product; ++t) there |= uint64_t(TapsOf<P>::has(p, group, t)) << t;
+  }
+  __device__ __forceinline__ bool has(int t) const { return !TapsOf<P>::sparse || (there >> t & 1u); }
+  // Whether a tap is the first, and whether there is none.
+  __device__ __forceinline__ bool first(int t) const {
+    return TapsOf<P>::sparse ? (there & ((uint64_t(1) << t) - 1)) == 0 : t == 0;
+  }
+  __device__ __forceinline__ bool none() const { return TapsOf<P>::sparse && there == 0; }
+};
+
 template <class P>
 __host__ __device__ __forceinline__ Index box_count(const P& p) {
   Index count = 1;
@@ -171,9 +211,10 @@ struct BoxColumns {
   unsigned exists = 0;
   int count;
   Index tile;
+  BoxPlace<P> place;
 
-  __device__ __forceinline__ BoxColumns(const P& p, const BoxPlace<P>& place, Index box)
-      : count(place.count()), tile(box) {
+  __device__ __forceinline__ BoxColumns(const P& p, const BoxPlace<P>& of, Index box)
+      : count(of.count()), tile(box), place(of) {
 #pragma unroll
     for (int j = 0; j < EACH; ++j) {
       const int i = Lanes::pixel(j);
@@ -186,6 +227,10 @@ struct BoxColumns {
   }
   __device__ __forceinline__ bool valid(int, int j) const { return exists >> j & 1u; }
   __device__ __forceinline__ Index column(int, int j) const { return at[j]; }
+  // The pixel of a column that exists, else the box's first.
+  __device__ __forceinline__ Index pixel(int r, int j, int d) const {
+    return place.first[d] + (valid(r, j) ? P::Box::index(Lanes::pixel(j), d) : 0);
+  }
   // Where a row's value lies among those of the box.
   __device__ __forceinline__ int from(int j) const {
     const int i = Lanes::pixel(j);

@@ -23,6 +23,11 @@
 // threads for neighbouring n: it applies the epilogue, stores, and returns the value that statistics are taken of. Called for
 // one that is not there (a lane without an element of its own) it must store nothing, and its result is not used. sink is
 // called once for each (z, m, tile or group of columns) with the count, mean and sum of squared deviations of finish's values.
+// A functor of phases (plan/phases.py) whose columns are pixels of boxes names a type Phased. It has, for finish and exists,
+// finish_at and exists_at, with a place in four dimensions (that of an element that is not there is any in range) for n.
+// Where it names Ragged or Sparse there is
+//   __device__ bool exists(Index z, Index m, Index n) const;  whether there is such an element; finish asks for itself
+//   __device__ bool has(Index group, Index tap) const;        whether a group's phase has a tap of the window; else a is 0
 // A functor whose columns are pixels of boxes may also pool, by windows that lie side by side:
 //   using Pool = Dims<..>;             a window's extents, which divide the box's
 //   using Pooling = ..;                a reduction (reduce.cuh) over a window's elements
@@ -99,6 +104,42 @@ struct PlainColumns {
   __device__ __forceinline__ int from(int j) const { return static_cast<int>(threadIdx.x) % 32 + j * 32; }
 };
 
+// Whether a lane's column of a row is an element.
+template <class P, class C>
+__device__ __forceinline__ bool is_there(const P& p, Index z, Index m, const C& columns, int r, int j) {
+  if constexpr (RaggedOf<P>::ragged && PhasedOf<P>::phased)
+    return columns.valid(r, j) && p.exists_at(z, m, columns.pixel(r, j, 0), columns.pixel(r, j, 1), columns.pixel(r, j, 2), columns.pixel(r, j, 3));
+  else if constexpr (RaggedOf<P>::ragged)
+    return columns.valid(r, j) && p.exists(z, m, columns.column(r, j));
+  else
+    return columns.valid(r, j);
+}
+template <class P, class C>
+__device__ __forceinline__ accum finish_element(const P& p, Index z, Index m, const C& columns, int r, int j, int split,
+                                                accum value, bool there) {
+  if constexpr (PhasedOf<P>::phased)
+    return p.finish_at(z, m, columns.pixel(r, j, 0), columns.pixel(r, j, 1), columns.pixel(r, j, 2), columns.pixel(r, j, 3), split, value,
+                       there && columns.valid(r, j));
+  else
+    return p.finish(z, m, columns.valid(r, j) ? columns.column(r, j) : 0, split, value, there && columns.valid(r, j));
+}
+// One of the elements of a row, the same for all lanes, and how many there are; 0 where there is none.
+template <int EACH, class P, class C>
+__device__ __forceinline__ accum one_there(const P& p, Index z, Index m, const C& columns, int r, const accum (&kept)[EACH],
+                                           int* found) {
+  accum mine = 0;
+  bool any = false;
+#pragma unroll
+  for (int j = EACH - 1; j >= 0; --j) {
+    const bool there = is_there(p, z, m, columns, r, j);
+    if (there) mine = kept[j];
+    any |= there;
+    *found += __popc(__ballot_sync(0xffffffffu, there));
+  }
+  const unsigned lanes = __ballot_sync(0xffffffffu, any);
+  return __shfl_sync(0xffffffffu, mine, lanes == 0 ? 0 : __ffs(static_cast<int>(lanes)) - 1);
+}
+
 // ROWS neighbouring rows of a tile (those there are, below `limit`) at a time, so that they need not wait for each other's
 // shuffles: a warp's lanes take every 32nd column. The mean is computed first and the deviations from it, and then corrected
 // by the deviations' own mean, so nothing cancels however far the values are from zero.
@@ -112,8 +153,7 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
 #pragma unroll
     for (int j = 0; j < EACH; ++j)
       // Elements that are not there are computed too, without a branch, and nothing is stored.
-      kept[r][j] = p.finish(z, m + r < limit ? m + r : m, columns.valid(r, j) ? columns.column(r, j) : 0, split, values[r][j],
-                            m + r < limit && columns.valid(r, j));
+      kept[r][j] = finish_element(p, z, m + r < limit ? m + r : m, columns, r, j, split, values[r][j], m + r < limit);
   if constexpr (PoolOf<P>::pooled) {
     constexpr int TAKES = PoolOf<P>::Window::product;
 #pragma unroll
@@ -170,21 +210,27 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
 #pragma unroll
     for (int first = 0; LANES == 32 && first < EACH; first += TAKES) {
       constexpr int EVERY = 32 / ROWS;
-      const accum size = static_cast<accum>(P::group > 0 ? P::group : columns.count), part = accum(1) / size;
-      accum both[2 * ROWS], middle = 0;  // of row lane / EVERY
+      accum both[2 * ROWS], middle = 0;  // of row lane / EVERY, as is the size
+      accum size = static_cast<accum>(P::group > 0 ? P::group : columns.count);
 #pragma unroll
       for (int r = 0; r < ROWS; ++r) {
-        const accum near = __shfl_sync(0xffffffffu, kept[r][first], 0);
+        accum near = __shfl_sync(0xffffffffu, kept[r][first], 0);
+        if constexpr (RaggedOf<P>::ragged) {
+          int found = 0;
+          near = one_there(p, z, m + r, columns, r, kept[r], &found);
+          if (lane / EVERY == r) size = static_cast<accum>(found);
+        }
         if (lane / EVERY == r) middle = near;
         accum off = 0, squares = 0;
 #pragma unroll
         for (int j = first; j < first + TAKES; ++j) {
-          const accum d = columns.valid(r, j) ? kept[r][j] - near : accum(0);
+          const accum d = is_there(p, z, m + r, columns, r, j) ? kept[r][j] - near : accum(0);
           off += d;
           squares = fma(d, d, squares);
         }
         both[2 * r] = off, both[2 * r + 1] = squares;
       }
+      const accum part = RaggedOf<P>::ragged && size == 0 ? accum(0) : accum(1) / size;
       const accum mine = scattered_sum(both), other = __shfl_xor_sync(0xffffffffu, mine, EVERY / 2);
       const accum off = mine * part, squares = other - mine * off;
       if (lane % EVERY == 0 && m + lane / EVERY < limit && (P::group == 0 || columns.valid(0, first)))

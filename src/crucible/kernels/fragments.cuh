@@ -41,28 +41,77 @@ struct StoreTwo {
   }
 };
 
-// Statistics of a row's elements, by four lanes: deviations from one of them (see finish_values).
+// An element: its column, and its place for functors that know elements so.
+struct Spot {
+  Index n, at[4];
+};
+template <class P, class To>
+__device__ __forceinline__ accum finish_spot(const P& p, Index z, Index m, const Spot& spot, accum value, To& to) {
+  if constexpr (PhasedOf<P>::phased)
+    return p.finish_at_to(z, m, spot.at[0], spot.at[1], spot.at[2], spot.at[3], 0, value, to);
+  else
+    return p.finish_to(z, m, spot.n, 0, value, to);
+}
+template <class P>
+__device__ __forceinline__ bool spot_exists(const P& p, Index z, Index m, const Spot& spot) {
+  if constexpr (RaggedOf<P>::ragged) return p.exists_at(z, m, spot.at[0], spot.at[1], spot.at[2], spot.at[3]);
+  return true;
+}
+
+// Two neighbours, finished and stored: the first where `stored`, the second where `both`.
+template <bool PAIRS, class P>
+__device__ __forceinline__ void finish_two(const P& p, Index z, Index m, const Spot (&spots)[2], bool stored, bool both, accum (&two)[2]) {
+  if constexpr (PAIRS) {
+    StoreNext left;
+    two[0] = finish_spot(p, z, m, spots[0], two[0], left);
+    StoreTwo right{left, both, stored && !both};
+    two[1] = finish_spot(p, z, m, spots[1], two[1], right);
+  } else {
+    StoreOne left{stored}, right{both};
+    two[0] = finish_spot(p, z, m, spots[0], two[0], left);
+    two[1] = finish_spot(p, z, m, spots[1], two[1], right);
+  }
+}
+
+// Statistics of a row's elements, by four lanes: deviations from one of them (see finish_values). Where some may not exist,
+// each lane has one of its own, and the lanes' results are joined.
+template <bool RAGGED>
 struct RowStatistics {
-  accum near, off[2] = {0, 0}, squares[2] = {0, 0};
-  __device__ __forceinline__ void take(int which, accum x) {
-    const accum d = x - near;
+  accum near = 0, off[2] = {0, 0}, squares[2] = {0, 0};
+  int found = 0;
+  __device__ __forceinline__ void take(int which, accum x, bool there) {
+    if (RAGGED && there && found == 0) near = x;
+    const accum d = there ? x - near : accum(0);
     off[which] += d;
     squares[which] = fma(d, d, squares[which]);
+    if (RAGGED) found += there;
   }
   template <class P>
   __device__ __forceinline__ void sink(const P& p, Index z, Index m, bool there, Index tile, int count) {
-    accum sum = off[0] + off[1], both = squares[0] + squares[1];
+    accum sum = off[0] + off[1], both = squares[0] + squares[1], mean = near, size = static_cast<accum>(count);
+    if (RAGGED) {
+      size = static_cast<accum>(found);
+      const accum by = found > 0 ? sum / size : accum(0);
+      mean += by, both -= sum * by;
+    }
 #pragma unroll
     for (int by = 1; by < 4; by *= 2) {
-      sum += __shfl_xor_sync(0xffffffffu, sum, by);
-      both += __shfl_xor_sync(0xffffffffu, both, by);
+      const accum other_sum = __shfl_xor_sync(0xffffffffu, sum, by), other_both = __shfl_xor_sync(0xffffffffu, both, by);
+      if (RAGGED) {
+        const accum other = __shfl_xor_sync(0xffffffffu, size, by), d = __shfl_xor_sync(0xffffffffu, mean, by) - mean;
+        const accum part = other > 0 ? other / (size + other) : accum(0);
+        both += other_both + (part > 0 ? d * d * size * part : accum(0));
+        mean += part > 0 ? d * part : accum(0), size += other;
+      } else {
+        sum += other_sum, both += other_both;
+      }
     }
     if (!there || threadIdx.x % 4 != 0) return;
-    const accum size = static_cast<accum>(count), mean = sum / size, m2 = both - sum * mean;
-    if (count > 0)
-      p.sink(z, m, tile, size, near + mean, m2 < 0 ? accum(0) : m2);
+    if (!RAGGED && count > 0) mean += sum / size, both -= sum * (sum / size);
+    if (size > 0)
+      p.sink(z, m, tile, size, mean, both < 0 ? accum(0) : both);
     else
-      p.sink(z, m, tile, 0, 0, 0);  // the neighbour has them all
+      p.sink(z, m, tile, 0, 0, 0);  // others have them all
   }
 };
 
@@ -70,8 +119,9 @@ struct RowStatistics {
 // a line that has a neighbour before it leaves that one the elements before its first sector, and so takes those that
 // follow its last. WHOLE: all exist. PAIRS: two neighbours of a lane may be stored as one.
 template <int WIDTH, bool WHOLE, bool PAIRS, class P, int COUNT>
-__device__ __forceinline__ void finish_fragments(const P& p, Index z, Index first, Index tile, Index base, bool neighbour, int there,
-                                                 float (&sums)[COUNT]) {
+__device__ __forceinline__ void finish_fragments(const P& p, Index z, Index first, Index tile, Index base, const Index (&place)[4],
+                                                 bool neighbour, int there, float (&sums)[COUNT]) {
+  constexpr bool RAGGED = RaggedOf<P>::ragged;
   constexpr int BLOCKS = WIDTH / 8 + 1;
   static_assert(COUNT == BLOCKS * 4 && (!P::statistics || P::group == 0), "eight columns more, and statistics of all");
   const int lane = static_cast<int>(threadIdx.x) % 32, quad = lane % 4;
@@ -84,34 +134,27 @@ __device__ __forceinline__ void finish_fragments(const P& p, Index z, Index firs
     const int begin = neighbour ? whole : 0, end = WHOLE || WIDTH + whole < there ? WIDTH + whole : there;
     const bool turn = PAIRS && quad * 2 + odd >= 8;
     const int at = quad * 2 - (turn ? 8 : 0), rest = end - at;
-    RowStatistics statistics;
+    RowStatistics<RAGGED> statistics;
     accum ahead[2] = {};
 #pragma unroll
     for (int i = 0; i < BLOCKS; ++i) {
       // Where the line is whole, all blocks between the first and the last are its own; none but the first begins before it.
       const bool sure = WHOLE && i > 0 && i + 1 < BLOCKS;
       bool own[2];
-      Index n[2];
+      Spot spots[2];
       accum two[2];
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        own[e] = sure || (rest > i * 8 + e && (i > 0 || at + e >= begin));
-        n[e] = P::reads && !own[e] ? Index(0) : base + at + i * 8 + e;
+        const int o = at + i * 8 + e;
+        own[e] = sure || (rest > i * 8 + e && (i > 0 || o >= begin));
+        spots[e] = {P::reads && !own[e] ? Index(0) : base + o, {place[0], place[1], place[2], place[3] + (own[e] ? o : 0)}};
         two[e] = turn ? sums[(i > 0 ? i - 1 : 0) * 4 + e] : sums[i * 4 + e];
       }
-      const bool stored = row < rows && own[0], both = row < rows && own[1];
-      if constexpr (PAIRS) {
-        StoreNext left;
-        two[0] = p.finish_to(z, m, n[0], 0, two[0], left);
-        // The first block may begin with a second element; but not where rows are stored in pairs.
-        StoreTwo right{left, both, !sure && stored && !both};
-        two[1] = p.finish_to(z, m, n[1], 0, two[1], right);
-      } else {
-        StoreOne left{stored}, right{both};
-        two[0] = p.finish_to(z, m, n[0], 0, two[0], left);
-        two[1] = p.finish_to(z, m, n[1], 0, two[1], right);
-      }
-      if constexpr (P::statistics) {
+      finish_two<PAIRS>(p, z, m, spots, row < rows && own[0], row < rows && own[1], two);
+      if constexpr (P::statistics && RAGGED) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) statistics.take(e, two[e], own[e] && spot_exists(p, z, m, spots[e]));
+      } else if constexpr (P::statistics) {
         // The row's first element is in one of the first two blocks.
         if (i == 0) {
           ahead[0] = two[0], ahead[1] = two[1];
@@ -122,10 +165,10 @@ __device__ __forceinline__ void finish_fragments(const P& p, Index z, Index firs
             const accum odd_one = PAIRS ? even : __shfl_sync(0xffffffffu, ahead[1], from);
             statistics.near = begin % 2 == 0 ? even : odd_one;
 #pragma unroll
-            for (int e = 0; e < 2; ++e) statistics.take(e, rest > e && at + e >= begin ? ahead[e] : statistics.near);
+            for (int e = 0; e < 2; ++e) statistics.take(e, ahead[e], rest > e && at + e >= begin);
           }
 #pragma unroll
-          for (int e = 0; e < 2; ++e) statistics.take(e, own[e] ? two[e] : statistics.near);
+          for (int e = 0; e < 2; ++e) statistics.take(e, two[e], own[e]);
         }
       }
     }
@@ -136,8 +179,8 @@ __device__ __forceinline__ void finish_fragments(const P& p, Index z, Index firs
 }
 
 template <int WIDTH, class P, int COUNT>
-__device__ __forceinline__ void finish_line(const P& p, Index z, Index first, Index tile, Index base, bool neighbour, int there,
-                                            float (&sums)[COUNT]) {
+__device__ __forceinline__ void finish_line(const P& p, Index z, Index first, Index tile, Index base, const Index (&place)[4],
+                                            bool neighbour, int there, float (&sums)[COUNT]) {
   bool even = P::in_pairs;
 #pragma unroll
   for (int h = 0; h < 2 && P::in_pairs; ++h) {
@@ -145,11 +188,11 @@ __device__ __forceinline__ void finish_line(const P& p, Index z, Index first, In
     even = even && p.stored(z, m, base) % 2 == 0;
   }
   if (!P::in_pairs || !__all_sync(0xffffffffu, even))
-    finish_fragments<WIDTH, false, false>(p, z, first, tile, base, neighbour, there, sums);
+    finish_fragments<WIDTH, false, false>(p, z, first, tile, base, place, neighbour, there, sums);
   else if (there < WIDTH + 8)
-    finish_fragments<WIDTH, false, P::in_pairs>(p, z, first, tile, base, neighbour, there, sums);
+    finish_fragments<WIDTH, false, P::in_pairs>(p, z, first, tile, base, place, neighbour, there, sums);
   else
-    finish_fragments<WIDTH, true, P::in_pairs>(p, z, first, tile, base, neighbour, there, sums);
+    finish_fragments<WIDTH, true, P::in_pairs>(p, z, first, tile, base, place, neighbour, there, sums);
 }
 
 
@@ -225,7 +268,7 @@ __device__ __forceinline__ void finish_fragments(const P& p, Index z, Index firs
 #pragma unroll 1
   for (int h = 0; h < 2; ++h) {
     const Index row = first + h * 8 + lane / 4, m = row < rows ? row : rows - 1;
-    RowStatistics statistics;
+    RowStatistics<RaggedOf<P>::ragged> statistics;
 #pragma unroll
     for (int i = 0; i < COUNT / 4; ++i) {
       // The block begins at pixel `x` of row `number`, and with its pixel `turn` the next row does.
@@ -234,7 +277,8 @@ __device__ __forceinline__ void finish_fragments(const P& p, Index z, Index firs
       const bool begun = here.inside() && x < P::Box::at(3), next = turn < 8 && below.inside();
       if (!begun && !next) continue;
       bool own[2];
-      Index n[2];
+      Spot spots[2];
+      accum two[2] = {sums[i * 4], sums[i * 4 + 1]};
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         const int c = quad * 2 + e;
@@ -242,24 +286,16 @@ __device__ __forceinline__ void finish_fragments(const P& p, Index z, Index firs
         const int pixel = other ? c - turn : c + x, count = other ? below.count(place) : here.count(place);
         const bool sure = WHOLE && begun && x + 8 <= P::Box::at(3);
         own[e] = sure || pixel < count;
-        n[e] = P::reads && !own[e] ? Index(0) : base + (other ? below.first(p) : here.first(p)) + pixel;
-      }
-      const bool stored = row < rows && own[0], both = row < rows && own[1];
-      accum two[2];
-      if constexpr (PAIRS) {
-        StoreNext left;
-        two[0] = p.finish_to(z, m, n[0], 0, sums[i * 4], left);
-        StoreTwo right{left, both, stored && !both};
-        two[1] = p.finish_to(z, m, n[1], 0, sums[i * 4 + 1], right);
-      } else {
-        StoreOne left{stored}, right{both};
-        two[0] = p.finish_to(z, m, n[0], 0, sums[i * 4], left);
-        two[1] = p.finish_to(z, m, n[1], 0, sums[i * 4 + 1], right);
-      }
-      if constexpr (P::statistics) {
-        if (i == 0) statistics.near = __shfl_sync(0xffffffffu, two[0], lane / 4 * 4);
+        spots[e].n = P::reads && !own[e] ? Index(0) : base + (other ? below.first(p) : here.first(p)) + pixel;
 #pragma unroll
-        for (int e = 0; e < 2; ++e) statistics.take(e, own[e] ? two[e] : statistics.near);
+        for (int d = 0; d < 4; ++d)
+          spots[e].at[d] = place.first[d] + (!own[e] ? 0 : d == 3 ? pixel : other ? below.at[d == 3 ? 0 : d] : here.at[d == 3 ? 0 : d]);
+      }
+      finish_two<PAIRS>(p, z, m, spots, row < rows && own[0], row < rows && own[1], two);
+      if constexpr (P::statistics) {
+        if (!RaggedOf<P>::ragged && i == 0) statistics.near = __shfl_sync(0xffffffffu, two[0], lane / 4 * 4);
+#pragma unroll
+        for (int e = 0; e < 2; ++e) statistics.take(e, two[e], own[e] && spot_exists(p, z, m, spots[e]));
       }
     }
     if constexpr (P::statistics) statistics.sink(p, z, row, row < rows, tile, WHOLE ? P::Box::product : place.count());

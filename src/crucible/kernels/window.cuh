@@ -120,6 +120,7 @@ struct WindowBlock {
   const unsigned* weights;  // of this group and tile of rows
   Index channels;
   int a_now, a_next, b_now, b_next, b_after;  // bytes from `shared`
+  Taps<P> taps;
   int off[W::NT];                    // bytes to this lane's pixels in a halo
   typename P::BAt at[S::SLOTS];      // of this thread's pixels of the halo
   float values[S::LAG + 1][S::SLOTS][S::EACH][W::PER_WORD];
@@ -243,7 +244,7 @@ struct WindowBlock {
       if constexpr (MORE && !S::ASYNC) {
         if (s * S::EACH < S::CK) fetch(values[s % (LAG + 1)], s * S::EACH, number + 1);
       }
-      if (WORK) step(sums, s);
+      if (WORK && taps.has(s % S::TAPS)) step(sums, s);
       if constexpr (MORE && S::ASYNC) {
         if (s * S::EACH < S::CK) round_halo(b_next, s * S::EACH, S::EACH);
       } else if constexpr (MORE) {
@@ -305,7 +306,7 @@ __global__ void __launch_bounds__(W::threads, 2)
   const int64_t step_count = window_chunks(p.channels(), W::CHANNELS) * int64_t(S::STEPS);
   WindowBlock<W, P> block{p, window_shared, packed + (z % p.groups() * tiles + tile_m) * step_count * W::STEP_WORDS,
                           p.channels(), 0, S::A_WORDS * 4, 2 * S::A_WORDS * 4, (2 * S::A_WORDS + S::B_WORDS) * 4,
-                          (2 * S::A_WORDS + 2 * S::B_WORDS) * 4};
+                          (2 * S::A_WORDS + 2 * S::B_WORDS) * 4, Taps<P>(p, z % p.groups())};
 #pragma unroll
   for (int i = 0; i < S::SLOTS; ++i) {
     const int h = block.halo(i);

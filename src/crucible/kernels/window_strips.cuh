@@ -304,6 +304,7 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
     registers_up<176>();
     const int which = warp / 4;
     float sums[S::N / 2];
+    const Taps<P> taps(p, lines.group);
     const Exponents exponents(packed.rows + (lines.group * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + lines.tile_m) * PAIR_ROWS + warp % 4 * 16,
                               W::kind == Operands::Half ? packed.input() : 0);
     const uint64_t a = lines_at(shared_address(strip_shared), TAP_BYTES / 2), b = lines_at(shared_address(ring) + S::LEAD * 16, S::UNIT_BYTES);
@@ -333,21 +334,28 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
           for (int across = 0; across < S::ACROSS; ++across)
 #pragma unroll
             for (int chunk = 0; chunk < W::CHUNKS; ++chunk)
-              Wgmma<S::N, W::kind>::multiply(sums, a + (chunk * S::TAPS + down * S::ACROSS + across) * (TAP_BYTES / 16),
-                                             from + (chunk * 2 * (S::UNIT_BYTES / 16) + across * P::Dilation::at(3)),
-                                             (down | across | chunk) != 0);
+              if (taps.has(down * S::ACROSS + across))
+                Wgmma<S::N, W::kind>::multiply(sums, a + (chunk * S::TAPS + down * S::ACROSS + across) * (TAP_BYTES / 16),
+                                               from + (chunk * 2 * (S::UNIT_BYTES / 16) + across * P::Dilation::at(3)),
+                                               chunk != 0 || !taps.first(down * S::ACROSS + across));
         }
         wgmma_end();
         turn_give(2 - which);
         wgmma_wait<0>();
         settle(sums);
+        if (taps.none()) clear(sums);
         __syncwarp();
-        release(base + static_cast<unsigned>(l) + 2);  // this warpgroup's next line
+        // What this warpgroup's next line does not need; but no line that it has not seen, and not the stretch's last, for
+        // which it waits below: a slot that is given back may have been filled again.
+        const unsigned seen = base + static_cast<unsigned>(l) + (S::REACH > 0 ? 2 : 1);
+        const unsigned last = base + static_cast<unsigned>(lines.count) + S::REACH - 1;
+        release(seen < last ? seen : last);
         const Index first = lines.tile_m * PAIR_ROWS + warp % 4 * 16;
         if constexpr (W::kind == Operands::Half) unscale<S::N / 8>(sums, exponents);
         const Index line = (lines.outer[0] * p.extent(1) + lines.outer[1]) * p.extent(2) + lines.first + l;
         const Index box = line * lines.strips + lines.strip;
-        finish_line<P::Box::at(3)>(p, lines.batch, first, box, line * p.extent(3) + left, left > 0, there, sums);
+        const Index at[4] = {lines.outer[0], lines.outer[1], lines.first + l, left};
+        finish_line<P::Box::at(3)>(p, lines.batch, first, box, line * p.extent(3) + left, at, left > 0, there, sums);
       }
       base += static_cast<unsigned>(lines.count) + S::REACH, done += static_cast<unsigned>(lines.count);
       acquire(base - 1);

@@ -146,6 +146,13 @@ __device__ __forceinline__ void small_channels(const Packed& packed, int thread,
   }
 }
 
+// Of a phase without taps.
+template <int COUNT>
+__device__ __forceinline__ void clear(float (&sums)[COUNT]) {
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) sums[i] = 0.0f;
+}
+
 // The exponents that unscale a lane's two rows of a warp's 16.
 struct Exponents {
   int of[2];
@@ -323,12 +330,13 @@ struct PairColumns {
   using Pixels = typename Lanes::Pixels;
   const P& p;
   const Lanes& lanes;
+  const BoxPlace<P>& place;
   Index base, pools, tile;
   int count;
   unsigned exists = 0;
 
-  __device__ __forceinline__ PairColumns(const P& functor, const Lanes& places, const BoxPlace<P>& place, Index box)
-      : p(functor), lanes(places), base(0), pools(PoolOf<P>::pooled ? Pixels::first_pooled(p, place) : Index(0)), tile(box),
+  __device__ __forceinline__ PairColumns(const P& functor, const Lanes& places, const BoxPlace<P>& of, Index box)
+      : p(functor), lanes(places), place(of), base(0), pools(PoolOf<P>::pooled ? Pixels::first_pooled(p, place) : Index(0)), tile(box),
         count(WHOLE ? P::Box::product : place.count()) {
 #pragma unroll
     for (int d = 0; d < 4; ++d) base = base * p.extent(d) + place.first[d];
@@ -347,6 +355,10 @@ struct PairColumns {
 #pragma unroll
     for (int d = 0; d < 4; ++d) at = at * p.extent(d) + Pixels::Window::index(j % Lanes::TAKES, d);
     return base + lanes.to[j / Lanes::TAKES] + at;
+  }
+  // The pixel of a column that exists, else the box's first.
+  __device__ __forceinline__ Index pixel(int r, int j, int d) const {
+    return place.first[d] + (P::Box::at(d) > 1 && valid(r, j) ? P::Box::index(Pixels::pixel(j), d) : 0);
   }
   __device__ __forceinline__ bool whole(int round) const {
     constexpr unsigned all = 0xffffffffu >> (32 - Lanes::TAKES);
@@ -493,6 +505,7 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
     if (H::TURNS && which == 1) turn_give(1);
     float* const stage = reinterpret_cast<float*>(stages) + warp * 4 * H::STAGE_PITCH;
     const PairLanes<W, P> lanes(p);
+    const Taps<P> taps(p, tiles.group);
     const Exponents exponents(packed.rows + (tiles.group * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + tiles.tile_m) * PAIR_ROWS + warp % 4 * 16,
                               W::kind == Operands::Half ? packed.input() : 0);
     int number = 0;
@@ -516,7 +529,8 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
         wgmma_begin();
 #pragma unroll
         for (int t = 0; t < H::TAPS; ++t)
-          Wgmma<H::N, W::kind>::multiply(sums, a + t * (TAP_BYTES / 16), b + H::tap(t), t > 0 ? 1 : chunk > 0);
+          if (taps.has(t))
+            Wgmma<H::N, W::kind>::multiply(sums, a + t * (TAP_BYTES / 16), b + H::tap(t), taps.first(t) ? chunk > 0 : 1);
         wgmma_end();
         const bool over = chunk + 1 == chunks || (W::PAIRED && W::TURN > 0 && (chunk + 1) % H::TURN == 0);
         if (H::TURNS && over) turn_give(2 - which);
@@ -532,6 +546,7 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
       }
       wgmma_wait<0>();
       settle(sums);
+      if (taps.none()) clear(sums);
 
       Index box = 0;
       bool there = tiles.exists(p, which);

@@ -3,18 +3,20 @@
 For a convolution the rows are output channels of a group and the columns output pixels; ``b`` gathers the input under
 the window. The derivative by the input is the transposed convolution, the derivative by the weight a contraction whose
 depth runs over samples and pixels. A transposed convolution gathers too: each output pixel looks up the inputs that
-reach it.
+reach it. With a stride, its phases are plain convolutions that share one contraction (plan/phases.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from crucible.plan.boxes import Form
 from crucible.plan.index import ZERO, Int, Var, integer, of_atom, product
-from crucible.plan.program import Contract, Index, Sliding, Tensor, unflat
+from crucible.plan.phases import Along
+from crucible.plan.program import Contract, Index, Phases, Sliding, Tensor, unflat
 from crucible.plan.value import Condition, Const, Fold, Inside, Masked, Multiple, Op, Value
 
 if TYPE_CHECKING:
@@ -179,6 +181,8 @@ def _convolved(
     depth_per = x.shape[1] // window.groups
     if depth_per == 1 and window.taps <= FEW_TAPS:
         return _depthwise(low, node, x, weight, window, shape, transposed=transposed)
+    if transposed and any(s != 1 for s in window.stride):
+        return _phased(low, node, x, weight, window, shape, suffix)
     batch, cols, sample, group, pixel = _pixels(low, shape, window.groups)
     rows = low.fresh("m", rows_per)
     depth = low.fresh("k", depth_per * window.taps)
@@ -191,9 +195,9 @@ def _convolved(
 
     def b() -> Value:
         if transposed:
-            at, conditions = _reached(pixel, tap, x.shape[2:], window)
+            at = [p + pad - t * d for p, pad, t, d in zip(pixel, window.padding, tap, window.dilation)]
             inside = x.at((sample, group * depth_per + channel, *at))
-            return Masked(conditions, inside, Const(0.0, "f"), "f")
+            return _masked([Inside(i, s) for i, s in zip(at, x.shape[2:])], inside)
         at = _under(pixel, tap, window)
         inside = x.at((sample, group * depth_per + channel, *at))
         return _guarded([Inside(i, s) for i, s in zip(at, x.shape[2:])], inside, window)
@@ -206,32 +210,101 @@ def _convolved(
     return low.add_contract(contract)
 
 
+def _phased(
+    low: Lowering, node: Any, x: Tensor, weight: Tensor, window: Window, shape: Index, suffix: str
+) -> Tensor:
+    """The transposed convolution with a stride, all phases at once.
+
+    Phases that have all taps are rows beside each other; any others are groups, whose taps the kernels know.
+    """
+    dims = [Along(*each) for each in zip(window.kernel, window.stride, window.padding, window.dilation)]
+    outputs, places = shape[2:], tuple(a.places(e) for a, e in zip(dims, shape[2:]))
+    inner = [a.stride if a.even else 1 for a in dims]
+    outer = [1 if a.even else a.stride for a in dims]
+    rows_per, depth_per = shape[1] // window.groups, x.shape[1] // window.groups
+    batch, cols, sample, split, place = _pixels(low, (*shape[:2], *places), window.groups * prod(outer))
+    rows = low.fresh("m", rows_per * prod(inner))
+    depth = low.fresh("k", depth_per * prod(a.taps for a in dims))
+    channel, *tap = unflat(_of(depth), (depth_per, *(integer(a.taps) for a in dims)))
+    group, own = split // prod(outer), _of(rows) // prod(inner)
+    of_rows = unflat(_of(rows) % prod(inner), [integer(n) for n in inner])
+    of_split = unflat(split % prod(outer), [integer(n) for n in outer])
+    phase = [r if a.even else s for a, r, s in zip(dims, of_rows, of_split)]
+    conditions: list[Condition] = []
+    for a, f, t in zip(dims, phase, tap):
+        if a.kernel % a.starts:
+            conditions.append(Inside(a.weight(f, t), integer(a.kernel)))
+        if a.common > 1:
+            conditions.append(Inside(f % a.common, integer(1)))
+
+    def a_() -> Value:
+        taps = [a.weight(f, t) for a, f, t in zip(dims, phase, tap)]
+        return _masked(conditions, weight.at((group * depth_per + channel, own, *taps)))
+
+    def b_() -> Value:
+        at = [a.input(p, t) for a, p, t in zip(dims, place, tap)]
+        inside = [Inside(i, e) for i, e in zip(at, x.shape[2:])]
+        return _masked([*conditions, *inside], x.at((sample, group * depth_per + channel, *at)))
+
+    moved = [low.fresh("y", e) if a.stride > 1 else None for a, e in zip(dims, outputs)]
+    pixels = [(v, a.output(p, f)) for v, a, p, f in zip(moved, dims, place, phase) if v is not None]
+    pixel = [p if v is None else _of(v) for v, p in zip(moved, place)]
+    form = [[a.taps for a in dims], [1] * len(dims), [a.spacing for a in dims],
+            [a.first - (a.taps - 1) * a.spacing for a in dims]]  # fmt: skip
+    phases = Phases(
+        prod(window.stride), _of(rows) % prod(inner) * prod(outer) + split % prod(outer), tuple(pixels),
+        tuple(conditions), (window.taps, prod(a.taps * a.stride for a in dims)),
+    )  # fmt: skip
+    contract = Contract(
+        low.buffer_name(f"{node.name}{suffix}_sum"), batch, rows, cols, depth, a_, b_,
+        (sample, group * rows_per + own, *pixel), shape, False, False, "conv", (x, weight), node.name,
+        _slid(low, x, window.groups, (*shape[:2], *places), batch, sample, group, form, flipped=True), phases,
+    )  # fmt: skip
+    return low.add_contract(contract)
+
+
 def _depthwise(
     low: Lowering, node: Any, x: Tensor, weight: Tensor, window: Window, shape: Index, *, transposed: bool
 ) -> Tensor:
     """A convolution with one input channel for each group: a few products an element, nothing for a tile to share."""
     rows_per = shape[1] // window.groups
-    loops = tuple(low.fresh("t", integer(k)) for k in window.kernel)
+    dims = [Along(*each) for each in zip(window.kernel, window.stride, window.padding, window.dilation)]
+    # The taps of the element's own phase alone, where they are found without a division of negative numbers.
+    phased = transposed and prod(window.stride) > 1 and all(a.dilation == 1 or a.stride == 1 for a in dims)
+    loops = tuple(low.fresh("t", integer(a.taps if phased else a.kernel)) for a in dims)
     tap = [_of(v) for v in loops]
     taken = tuple(v for v in loops if v.extent != 1)
 
-    def element(index: Index) -> Value:
-        sample, channel, *pixel = index
+    def own(sample: Int, channel: Int, pixel: Sequence[Int]) -> Value:
+        """The product of a tap of the element's phase with what it reads."""
+        group = channel // rows_per
+        reach = [p + a.padding for a, p in zip(dims, pixel)]
+        taps = [a.weight(r % a.stride, t) for a, r, t in zip(dims, reach, tap)]
+        at = [r // a.stride - t * a.spacing for a, r, t in zip(dims, reach, tap)]
+        there = [Inside(t, integer(a.kernel)) for a, t in zip(dims, taps) if not a.even]
+        inside = [Inside(i, s) for i, s in zip(at, x.shape[2:])]
+        factor = weight.at((group, channel % rows_per, *taps))
+        return _masked([*there, *inside], Op("mul", (factor, x.at((sample, group, *at))), "f"))
+
+    def any_(sample: Int, channel: Int, pixel: Sequence[Int]) -> Value:
         group = channel // rows_per
         if transposed:
             at, conditions = _reached(pixel, tap, x.shape[2:], window)
-            value: Value = Masked(conditions, x.at((sample, group, *at)), Const(0.0, "f"), "f")
+            value = _masked(conditions, x.at((sample, group, *at)))
             factor = weight.at((group, channel % rows_per, *tap))
         else:
             at = _under(pixel, tap, window)
             value = _guarded([Inside(i, s) for i, s in zip(at, x.shape[2:])], x.at((sample, group, *at)), window)
             factor = weight.at((channel, ZERO, *tap))
-        product_ = Op("mul", (factor, value), "f")
+        return Op("mul", (factor, value), "f")
+
+    def element(index: Index) -> Value:
+        sample, channel, *pixel = index
+        product_ = (own if phased else any_)(sample, channel, pixel)
         return Fold("sum", taken, (product_,), 0, "f") if taken else product_
 
-    return low.lazy(
-        node, element, [x, weight], cost=4 * window.taps, folds=bool(taken), shape=shape, dtype="scalar"
-    )
+    cost = 4 * (prod(a.taps for a in dims) if phased else window.taps)
+    return low.lazy(node, element, [x, weight], cost=cost, folds=bool(taken), shape=shape, dtype="scalar")
 
 
 def _depthwise_gradient(
@@ -261,16 +334,24 @@ def _sliding(
     low: Lowering, x: Tensor, window: Window, shape: Index, batch: tuple[Var, ...], sample: Int, group: Int, *,
     transposed: bool,
 ) -> Sliding | None:  # fmt: skip
-    """The convolution as a window over x; none where output pixels see x through a stride of zeros."""
-    if (transposed and any(s != 1 for s in window.stride)) or x.shape[1].constant is None or shape[1].constant is None:
-        return None
-    stride = (1,) * len(window.stride) if transposed else window.stride
-    shift = [-p for p in window.padding]
+    """The convolution as a window over x."""
     if transposed:  # the last tap comes first
         shift = [p - (k - 1) * d for p, k, d in zip(window.padding, window.kernel, window.dilation)]
+        rows = [list(window.kernel), [1] * len(shift), list(window.dilation), shift]
+    else:
+        rows = [list(window.kernel), list(window.stride), list(window.dilation), [-p for p in window.padding]]
+    return _slid(low, x, window.groups, shape, batch, sample, group, rows, flipped=transposed)
+
+
+def _slid(
+    low: Lowering, x: Tensor, groups: int, shape: Index, batch: tuple[Var, ...], sample: Int, group: Int,
+    rows: list[list[int]], *, flipped: bool,
+) -> Sliding | None:  # fmt: skip
+    """A window over x. ``rows``: kernel, stride, dilation and shift, for each dimension."""
+    if x.shape[1].constant is None or shape[1].constant is None:
+        return None
     merged = len(batch) == 1  # samples are pixels too
     extents, limits = list(shape[2:]), list(x.shape[2:])
-    rows = [list(window.kernel), list(stride), list(window.dilation), shift]
     if merged:
         extents, limits = [shape[0], *extents], [x.shape[0], *limits]
         rows = [[first, *row] for first, row in zip((1, 1, 1, 0), rows)]
@@ -279,14 +360,14 @@ def _sliding(
         return None
     rows = [[first] * missing + row for first, row in zip((1, 1, 1, 0), rows)]
     kernel, strides, dilation, shifts = map(tuple, rows)
-    form = Form(kernel, strides, dilation, shifts, transposed)
-    channel = low.fresh("c", x.shape[1] // window.groups)
+    form = Form(kernel, strides, dilation, shifts, flipped)
+    channel = low.fresh("c", x.shape[1] // groups)
     position = tuple(low.fresh("i", e) for e in [integer(1)] * missing + limits)
     pixel = tuple(_of(v) for v in position[missing:])
 
     def source() -> Value:
         at = pixel if merged else (sample, *pixel)
-        return x.at((at[0], group * (x.shape[1] // window.groups) + _of(channel), *at[1:]))
+        return x.at((at[0], group * (x.shape[1] // groups) + _of(channel), *at[1:]))
 
     ones = [integer(1)] * missing
     return Sliding(form, (*ones, *extents), (*ones, *limits), channel, position, source)
@@ -379,7 +460,10 @@ def _correlating(
     )  # fmt: skip
 
 
+def _masked(conditions: Sequence[Condition], inside: Value) -> Value:
+    return Masked(tuple(conditions), inside, Const(0.0, "f"), "f") if conditions else inside
+
+
 def _guarded(conditions: list[Inside], inside: Value, window: Window) -> Value:
     """Without padding nothing lies outside."""
-    needed = tuple(c for c, p in zip(conditions, window.padding) if p)
-    return Masked(needed, inside, Const(0.0, "f"), "f") if needed else inside
+    return _masked([c for c, p in zip(conditions, window.padding) if p], inside)

@@ -67,6 +67,9 @@ def stage_cost(stage: Stage, program: Program, element: str = "float32") -> Cost
     if isinstance(stage, Contraction):
         c = stage.contract
         cost.contraction = 2 * counter.times([*c.batch, c.rows, c.cols, c.depth])
+        if c.phases is not None:
+            there, of = c.phases.share
+            cost.contraction = cost.contraction * there // of
         cost.rule = c.rule
     return cost
 
@@ -90,15 +93,17 @@ class _Counter:
         self.stage = stage
         self.program = program
         self.known: dict[Value, frozenset[Var]] = {}
+        self.made: dict[Var, set[Var]] = {}  # variables that others are computed from
         if isinstance(stage, Contraction):
             c = stage.contract
             self.whole = frozenset([*c.batch, c.rows, c.cols])
+            self.made = {v: value.variables() for v, value in c.phases.pixels} if c.phases is not None else {}
         else:
             self.whole = frozenset([stage.row if isinstance(stage, Row) else stage.element])
 
     def times(self, variables: Iterable[Var]) -> int:
         total = 1
-        for v in set(variables):
+        for v in set().union(*(self.made.get(v, {v}) for v in variables)):
             total *= self._extent(v.extent)
         return total
 

@@ -13,8 +13,8 @@ from typing import Any
 from torch import fx
 
 from crucible.plan.boxes import Form
-from crucible.plan.index import ZERO, Int, Var, product
-from crucible.plan.value import Load, Value
+from crucible.plan.index import ZERO, Int, Var, below, product
+from crucible.plan.value import Condition, Load, Value
 
 Index = tuple[Int, ...]
 
@@ -148,6 +148,26 @@ class Sliding:
     pixel: tuple[Var, ...] = ()
 
 
+@dataclass(frozen=True)
+class Phases:
+    """A strided transposed convolution: rows and batches are channels and phases, columns places (plan/phases.py).
+
+    Some places of a phase lie outside the output, and nothing is stored there. A phase may lack some of the taps: what
+    is multiplied with a tap that is not there must be no number of the input, which may be infinite.
+    """
+
+    count: int
+    number: Int  # which, in terms of the rows and the last batch variable
+    pixels: tuple[tuple[Var, Int], ...]  # of the result's place: each variable, and what it is
+    taps: tuple[Condition, ...]  # that hold for taps that are there, in terms of the last batch variable and the depth
+    share: tuple[int, int]  # taps that are there, of so many
+
+    @property
+    def ragged(self) -> bool:
+        """Whether some places lie outside the output."""
+        return not all(below(value, v.extent) for v, value in self.pixels)
+
+
 @dataclass(eq=False)
 class Contract:
     """``D[z, m, n] = sum over k of a(z, m, k) * b(z, n, k)``, placed at an index of the result."""
@@ -167,6 +187,7 @@ class Contract:
     inputs: tuple[Tensor, ...]
     node: str
     sliding: Sliding | None = None
+    phases: Phases | None = None
     result: Tensor = field(init=False)
 
 

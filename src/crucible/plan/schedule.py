@@ -409,16 +409,19 @@ class Scheduler:
         split = _rows_of(outer, (sample, channel))
         if split is None:
             return False
-        shape = (samples, c.shape[1], tiles)
+        phases, number = (1, ZERO) if c.phases is None else (c.phases.count, c.phases.number)
+        shape = (samples, c.shape[1], tiles * phases)
         count, mean, m2 = (self._buffer(f"{r.name}_tile_{f}", shape, "accum") for f in ("count", "mean", "m2"))
         tile = self._fresh("tile", tiles)
-        place = flat((c.place[0] if len(c.batch) == 2 else ZERO, c.place[1], _plain(tile)), shape)
+        parts = tile if c.phases is None else self._fresh("part", tiles * phases)
+        part = number * tiles + _plain(tile)
+        place = flat((c.place[0] if len(c.batch) == 2 else ZERO, c.place[1], part), shape)
         stage.statistics = Statistics(r, value, count, mean, m2, place, tile)
         stage.nodes.append(r.node)
         for b in (count, mean, m2):
             self.made_by[b.name] = at
         inside = [s for s in split.inner if not (s is sample and len(c.batch) == 1)]
-        inner_vars = (*split.inner_vars(inside), tile)
+        inner_vars = (*split.inner_vars(inside), parts)
 
         def body(o: Index, i: Index) -> tuple[Value, ...]:
             s, ch = split.index(o, dict(zip(inside, i)), (sample, channel))
@@ -572,8 +575,8 @@ class Scheduler:
         if len(wanted) != 1:
             return False
         split = _rows_of(list(wanted.pop()), variables)
-        if split is None:
-            return False
+        if split is None or [split.row_extent(at) for at in range(len(stage.shape))] != list(stage.shape):
+            return False  # a part of the rows, such as a slice: the others have no element to store
         inner = tuple(v.extent for v in split.inner_vars(split.inner) if v.extent != 1)
         rows = self.program.hint(product(stage.shape))
         if product(inner) != 1 and (stage.split or stage.lanes == 1 or rows < FEW_ROWS // 4):
@@ -704,7 +707,7 @@ def _boxes(stage: Contraction, box: Sequence[int] | None = None) -> Int:
 def _windows(c: Contract, tensor: Tensor) -> tuple[int, ...] | None:
     """The windows of a pool over a contraction's pixels, in its form's dimensions; none where it is no such pool."""
     pooled = tensor.pooled
-    if pooled is None or c.sliding is None:
+    if pooled is None or c.sliding is None or c.phases is not None:
         return None
     shape, kernel = pooled.source.shape, pooled.kernel
     lead = len(shape) - len(kernel)
@@ -726,6 +729,10 @@ class _Split:
 
     def extent(self, v: Var) -> Int:
         return self.rests[v].extent
+
+    def row_extent(self, at: int) -> Int | None:
+        """Of the row index at a position, as far as the variables go; none where no variable is there."""
+        return next((v.extent // q for v, (position, q) in self.rows.items() if position == at), None)
 
     def inner_vars(self, which: Sequence[Var]) -> list[Var]:
         return [self.rests[v] for v in which]

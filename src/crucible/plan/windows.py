@@ -91,7 +91,7 @@ def _beside_contraction(low: Lowering, node: Any, x: Tensor, kernel: Sequence[in
     if any(user.args[1] != 0 and user.users for user in node.users):
         return False  # the chosen places are wanted
     made = [o for o in low.operations if isinstance(o, Contract) and o.name in x.results]
-    return any(c.sliding is not None and c.sliding.plain is None for c in made)
+    return any(c.sliding is not None and c.sliding.plain is None and c.phases is None for c in made)
 
 
 def _single(body: tuple[Value, ...], part: int) -> Value:

@@ -1,0 +1,137 @@
+"""Strided transposed convolutions, and gradients by the input of strided ones: phases, never inserted zeros."""
+
+import pytest
+
+import crucible
+from crucible.fuse import FuseOptions, fuse_problem
+from crucible.plan.boxes import WindowTile
+from crucible.plan.stages import Contraction
+from crucible.plan.value import Multiple, walk
+from crucible.sim.device import PROCESSORS_VARIABLE
+
+HEAD = """
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+"""
+# What __init__ makes, what forward returns, the inputs' shapes.
+MODELS = {
+    # Statistics, and sums that are not stored; taps that two of three phases lack, and a border on every side.
+    "normed": (
+        ["self.up = nn.ConvTranspose2d(20, 36, 3, stride=2, padding=1)", "self.norm = nn.GroupNorm(4, 36)"],
+        "self.norm(F.gelu(self.up(x)))", [(2, 20, 19, 22)],
+    ),
+    # Every phase has all the taps: phases are rows. What is added is read where the element goes.
+    "rows": (
+        ["self.up = nn.ConvTranspose2d(17, 16, 4, stride=2, padding=1)", "self.norm = nn.BatchNorm2d(16)"],
+        "self.norm(self.up(x) + y)", [(2, 17, 18, 17), (2, 16, 36, 34)],
+    ),
+    # Strides that differ, one of them 1, groups, dilation that shares a divisor with its stride, output padding.
+    "general": (
+        ["self.up = nn.ConvTranspose2d(12, 70, (3, 4), (2, 4), (1, 2), (1, 1), 2, True, (3, 2))",
+         "self.long = nn.ConvTranspose1d(18, 33, 5, stride=3, padding=2, output_padding=1)",
+         "self.one = nn.ConvTranspose2d(16, 32, 3, stride=(2, 1))"],
+        "self.up(x), self.long(y), torch.relu(self.one(z) + w)",
+        [(2, 12, 17, 20), (2, 18, 301), (2, 16, 17, 18), (2, 32, 35, 20)],
+    ),
+    # Samples share tiles; phases without a tap; three dimensions; single channels.
+    "small": (
+        ["self.small = nn.ConvTranspose2d(17, 40, 3, stride=2)", "self.wide = nn.ConvTranspose2d(16, 32, 1, stride=3)",
+         "self.deep = nn.ConvTranspose3d(16, 32, 3, stride=2, padding=1, output_padding=1)",
+         "self.single = nn.ConvTranspose2d(6, 12, 3, stride=2, padding=1, groups=6)"],
+        "self.small(x), self.wide(x[:, :16]), self.deep(y), self.single(x[:, :6])", [(5, 17, 6, 7), (2, 16, 7, 8, 9)],
+    ),
+    # The gradient by the input; one tap of four phases.
+    "strided": (
+        ["self.down = nn.Conv2d(40, 24, 3, stride=2, padding=1)", "self.skip = nn.Conv2d(40, 24, 1, stride=2)",
+         "self.deep = nn.Conv3d(32, 20, 2, stride=2)"],
+        "self.down(x) + self.skip(x), self.deep(y)", [(2, 40, 37, 34), (2, 32, 12, 14, 16)],
+    ),
+    # Wide enough for strips, with and without statistics.
+    "strips": (
+        ["self.up = nn.ConvTranspose2d(16, 32, 3, stride=2, padding=1, output_padding=1)",
+         "self.even = nn.ConvTranspose2d(16, 32, 4, stride=2)",
+         "self.normed = nn.ConvTranspose2d(16, 32, 3, stride=2)", "self.norm = nn.InstanceNorm2d(32)"],
+        "self.up(x), self.even(x), self.norm(self.normed(x))", [(8, 16, 256, 257)],
+    ),
+}  # fmt: skip
+
+
+def problem(name: str, dtype: str = "float") -> str:
+    made, returned, shapes = MODELS[name]
+    arguments = ", ".join("xyzw"[: len(shapes)])
+    inputs = ", ".join(f"torch.randn({', '.join(map(str, s))}).{dtype}()" for s in shapes)
+    lines = [HEAD, *(f"        {line}\n" for line in (*made, f"self.{dtype}()"))]
+    lines.append(f"\n    def forward(self, {arguments}):\n        return {returned}\n\n\n")
+    lines.append(f"def get_inputs():\n    return [{inputs}]\n\n\ndef get_init_inputs():\n    return []\n")
+    return "".join(lines)
+
+
+def fused_contractions(tmp_path, name, dtype="float"):
+    reference = tmp_path / f"{name}.py"
+    reference.write_text(problem(name, dtype))
+    fused = fuse_problem(reference, FuseOptions(strict=True))
+    return reference, fused, [s for m in fused.modes for s in m.plan.stages if isinstance(s, Contraction)]
+
+
+def proven(reference, text, tmp_path):
+    new = tmp_path / "new.py"
+    new.write_text(text)
+    proof = crucible.prove(reference, new, device="sim", seed=7, quick=True)
+    assert proof.verdict == "proven", f"{proof.reason.code}: {proof.reason.message}" if proof.reason else proof.verdict
+    return proof
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_no_contraction_looks_for_inserted_zeros(tmp_path, name):
+    _, _, stages = fused_contractions(tmp_path, name)
+    assert any(s.contract.phases is not None for s in stages)
+    for s in stages:
+        for value in (s.a, s.b):
+            conditions = [c for v in walk(value) for c in getattr(v, "conditions", ())]
+            assert not any(isinstance(c, Multiple) for c in conditions), s.name
+
+
+WINDOWS = {
+    "forward 2d": ("nn.ConvTranspose2d(64, 64, 3, stride=2)", (2, 64, 64, 64), "forward"),
+    "forward 3d": ("nn.ConvTranspose3d(64, 64, 3, stride=2)", (2, 64, 12, 16, 16), "forward"),
+    "backward 2d": ("nn.Conv2d(64, 64, 3, stride=2, padding=1)", (2, 64, 64, 64), "backward"),
+}
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("name", sorted(WINDOWS))
+def test_phases_are_windows_for_hopper(tmp_path, monkeypatch, name):
+    made, shape, when = WINDOWS[name]
+    monkeypatch.setitem(MODELS, "one", ([f"self.one = {made}"], "self.one(x)", [shape]))
+    _, fused, _ = fused_contractions(tmp_path, "one")
+    (mode,) = fused.modes
+    stages = mode.plan.forward_stages if when == "forward" else mode.plan.backward_stages
+    (stage,) = [s for s in stages if isinstance(s, Contraction) and s.contract.phases is not None]
+    assert isinstance(stage.tile, WindowTile) and stage.tile.pair is not None
+    assert stage.contract.sliding.form.taps == 2 ** (len(shape) - 2)
+    assert "launch_strips<" in fused.text or "launch_warpgroups<" in fused.text
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_phases_are_proven(tmp_path, monkeypatch, name):
+    """With few processors each block takes many boxes, or lines of many strips."""
+    monkeypatch.setenv(PROCESSORS_VARIABLE, "3")
+    reference, fused, _ = fused_contractions(tmp_path, name)
+    if name == "strips":
+        assert fused.text.count("(launch_strips<") >= 2
+    proven(reference, fused.text, tmp_path)
+
+
+@pytest.mark.parametrize("name,dtype", [("general", "half"), ("normed", "bfloat16")])
+def test_phases_are_proven_in_half_precision(tmp_path, monkeypatch, name, dtype):
+    monkeypatch.setenv(PROCESSORS_VARIABLE, "3")
+    reference, fused, stages = fused_contractions(tmp_path, name, dtype)
+    assert any(isinstance(s.tile, WindowTile) and s.tile.pair is not None for s in stages)
+    proven(reference, fused.text, tmp_path)
