@@ -707,7 +707,7 @@ def _phases(parts: _Parts, stage: Contraction, phases: Phases) -> list[str]:
 
 
 def _stored(parts: _Parts, stage: Contraction) -> list[str]:
-    """Where elements are stored, for kernels that align their stores and join neighbours; those of a phase lie apart."""
+    """Where elements are stored, for kernels that align stores and join neighbours; those of a phase lie apart."""
     c = stage.contract
     place = "0"
     w = parts.writer()
