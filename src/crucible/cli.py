@@ -401,13 +401,17 @@ def sweep(
 
     warnings.filterwarnings("ignore", module="torch")  # of torch about itself
     _check_writable(json, complain)
-    from crucible.race.options import RaceError
-    from crucible.report.sweep_table import LiveBoard, show
-    from crucible.sweep.find import SweepError
-    from crucible.sweep.run import sweep as run
-    from crucible.sweep.store import Store, StoreError
-    from crucible.sweep.summary import compare as compared
-    from crucible.sweep.summary import document, exit_code
+    from crucible.report.progress import Progress
+
+    with Progress(errors, "crucible sweep") as progress:
+        progress.say("starting", "")
+        from crucible.race.options import RaceError
+        from crucible.report.sweep_table import LiveBoard, show
+        from crucible.sweep.find import SweepError
+        from crucible.sweep.run import sweep as run
+        from crucible.sweep.store import Store, StoreError
+        from crucible.sweep.summary import compare as compared
+        from crucible.sweep.summary import document, exit_code
 
     options: dict[str, Any] = {
         "train": train, "against": _listed(against), "rounds": rounds, "samples": samples, "dtype": dtype,

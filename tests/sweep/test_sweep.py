@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import GOOD, NEW
 from rich.console import Console
+from sweep_texts import GOOD, NEW
 from typer.testing import CliRunner
 
 from crucible.cli import app

@@ -85,13 +85,24 @@ class Grid:
     def let_go(self, done: Pass) -> None:
         """Who failed in one pass does not start in the next."""
         out = {r.contender: r for r in done.rows if r.status != "timed"}
-        self.failed += [out[s.name] for s in self.starters if s.name in out]
+        for starter in self.starters:
+            if starter.name in out:
+                self.failed.append(out[starter.name])
+                starter.lane.close()  # others may want its memory
         self.starters = [s for s in self.starters if s.name not in out]
 
     def _open(self, name: str, kind: str, file: Path | None, entry: Entry | None) -> None:
         self.say("starting", TITLES.get(name, name))
         lane = Lane(name, kind, file, self.root, self.options.timeout, self.device == "cuda")
         self.stack.callback(lane.close)
+        try:
+            self._ready(lane, kind, entry)
+        except Gone:
+            lane.close()
+            raise
+
+    def _ready(self, lane: Lane, kind: str, entry: Entry | None) -> None:
+        """Load, build and call it once."""
         opened = lane.ask(
             "open", problem=str(self.source), kind=kind, file=str(lane.file) if lane.file else None,
             device=self.device, dtype=self.options.dtype, shapes=self.result.shapes, seed=self.result.seed,
@@ -104,7 +115,8 @@ class Grid:
                 self.result.mode = "evaluation"
         built = lane.ask("build", evaluating=self.evaluating)
         first = lane.ask("first", what="forward", seed=self.random.getrandbits(30))
-        self.starters.append(Starter(name, lane, entry, lane.seconds(), built["seconds"] + first["seconds"]))
+        seconds = built["seconds"] + first["seconds"]
+        self.starters.append(Starter(lane.name, lane, entry, lane.seconds(), seconds))
 
     def _note(self, opened: dict[str, Any]) -> None:
         told = {k: opened.get(k) for k in ("torch", "cuda", "python", "gpu")}
@@ -138,6 +150,7 @@ def one_pass(grid: Grid, what: str, say: Say) -> Pass:
                 looked[starter.name] = _turn(grid, starter, what, seeds, check, row)
             except Gone as gone:
                 row.end(*_how(gone))
+                starter.lane.close()
         running = [s for s in running if s.name in looked]
         if not running or running[0].name != EAGER:
             break

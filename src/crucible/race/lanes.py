@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -36,8 +37,7 @@ class Lane:
     def __init__(self, name: str, kind: str, file: Path | None, root: Path, timeout: float, gpu: bool) -> None:
         self.name, self.kind, self.timeout = name, kind, timeout
         self.build_extra = BUILD_EXTRA if gpu else 0.0
-        self.scratch = root / f"lane{len(list(root.iterdir()))}"
-        self.scratch.mkdir()
+        self.scratch = Path(tempfile.mkdtemp(prefix="lane-", dir=root))
         self.file = None
         if file is not None:
             self.file = self.scratch / (file.name if file.suffix == ".py" else f"{file.name}.py")
