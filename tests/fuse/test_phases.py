@@ -52,6 +52,11 @@ MODELS = {
          "self.deep = nn.Conv3d(32, 20, 2, stride=2)"],
         "self.down(x) + self.skip(x), self.deep(y)", [(2, 40, 37, 34), (2, 32, 12, 14, 16)],
     ),
+    # Too few places for boxes: a general contraction, with its depth in parts, and what follows.
+    "few": (
+        ["self.deep = nn.ConvTranspose2d(530, 16, 3, stride=2, padding=1)"], "torch.tanh(self.deep(x))",
+        [(2, 530, 4, 5)],
+    ),
     # Wide enough for strips, with and without statistics.
     "strips": (
         ["self.up = nn.ConvTranspose2d(16, 32, 3, stride=2, padding=1, output_padding=1)",
@@ -72,10 +77,10 @@ def problem(name: str, dtype: str = "float") -> str:
     return "".join(lines)
 
 
-def fused_contractions(tmp_path, name, dtype="float"):
+def fused_contractions(tmp_path, name, dtype="float", engine="auto"):
     reference = tmp_path / f"{name}.py"
     reference.write_text(problem(name, dtype))
-    fused = fuse_problem(reference, FuseOptions(strict=True))
+    fused = fuse_problem(reference, FuseOptions(strict=True, engine=engine))
     return reference, fused, [s for m in fused.modes for s in m.plan.stages if isinstance(s, Contraction)]
 
 
@@ -134,4 +139,12 @@ def test_phases_are_proven_in_half_precision(tmp_path, monkeypatch, name, dtype)
     monkeypatch.setenv(PROCESSORS_VARIABLE, "3")
     reference, fused, stages = fused_contractions(tmp_path, name, dtype)
     assert any(isinstance(s.tile, WindowTile) and s.tile.pair is not None for s in stages)
+    proven(reference, fused.text, tmp_path)
+
+
+def test_phases_without_boxes_are_proven(tmp_path):
+    """Elements by columns, statistics of columns of which some are no pixels."""
+    reference, fused, stages = fused_contractions(tmp_path, "normed", engine="simt")
+    (stage,) = [s for s in stages if s.contract.phases is not None]
+    assert not isinstance(stage.tile, WindowTile) and stage.statistics is not None and stage.contract.phases.ragged
     proven(reference, fused.text, tmp_path)
