@@ -7,6 +7,7 @@ import hashlib
 import math
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +20,7 @@ from crucible.emit.host import DTYPES, Mode, bind_sizes, needed_for, sizes_of
 from crucible.emit.library import library
 from crucible.emit.passes import Pass
 from crucible.plan.program import Buffer
-from crucible.plan.stages import Call
+from crucible.plan.stages import Call, Contraction
 
 MARK = "Made by crucible"
 # Around the kernel bodies, which are the same in every file that uses them.
@@ -190,13 +191,16 @@ def _accumulated(dtype):
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
+# What torch's switches for TF32 read.
+_conv_switch = getattr(torch._C, "_get_cudnn_allow_tf32", lambda: torch.backends.cudnn.allow_tf32)
+_matmul_switch = torch.get_float32_matmul_precision
 _PLANS = {{}}  # of calls, by all that they depend on
 _kind = operator.attrgetter("shape", "dtype", "device")
 
 
 def _planned(make, tensors, *others):
     """The plan of a call with such tensors; the first of its kind makes it."""
-    key = (make, others, {switches}, *map(_kind, tensors))
+    key = (make, others, {switches}*map(_kind, tensors))
     plan = _PLANS.get(key)
     if plan is None:
         plan = make(*others, *tensors)
@@ -206,8 +210,11 @@ def _planned(make, tensors, *others):
     return plan
 
 
+_is_dense, _pointer = torch.Tensor.is_contiguous, torch.Tensor.data_ptr
+
+
 def _dense(tensors):
-    return tensors if all(map(torch.Tensor.is_contiguous, tensors)) else [t.contiguous() for t in tensors]
+    return tensors if all(map(_is_dense, tensors)) else [t.contiguous() for t in tensors]
 
 
 def _spec(shape, dtype):
@@ -216,13 +223,15 @@ def _spec(shape, dtype):
 
 
 def _laid_out(stages, buffers, hosts=()):
-    """Bytes of one piece of memory for all buffers, a (holder, offset) for each buffer, and their own bytes.
+    """One piece of memory for all buffers, as _new() takes it; then for each buffer where it lies: holder, offset.
 
     Buffers come with their bytes and the set of stages that use them. Those that are never needed at the same time may
     share memory. Holder 0 is the piece; the others are tensors that are written after the buffer was read for the last
     time, so that what lies in them costs nothing.
     """
     sizes = [size if users & stages else 0 for size, users in buffers]
+    if _SIMULATED:  # see _apart()
+        return ((1,), (1,), torch.uint8), [n for size in sizes for n in (0, size)]
     holders = [(k, math.prod(s[0]) * s[2].itemsize, (u & -u).bit_length()) for k, (s, u) in enumerate(hosts, 1) if s]
     holders.append((0, math.inf, math.inf))
     placed, places = [], [(0, 0)] * len(buffers)
@@ -231,24 +240,21 @@ def _laid_out(stages, buffers, hosts=()):
         first, last = (users & -users).bit_length(), users.bit_length()
         for holder, limit, written in holders:
             taken = [p for p in placed if p[0] == holder and p[3] <= last and first <= p[4]]
-            free = (at for at in sorted([0, *(p[2] for p in taken)]) if all(at + size <= p[1] or p[2] <= at for p in taken))
-            at = next(free)
+            starts = sorted([0, *(p[2] for p in taken)])
+            at = next(s for s in starts if all(s + size <= p[1] or p[2] <= s for p in taken))
             if last < written and at + size <= limit:
                 placed.append((holder, at, at + size, first, last))
                 places[k] = holder, at
                 break
-    return max((p[2] for p in placed if not p[0]), default=0), places, sizes
+    total = max((p[2] for p in placed if not p[0]), default=0)
+    return ((total,), (1,), torch.uint8), [n for place in places for n in place]
 
 
-def _memory(room, *hosts):
-    """Memory for the buffers of a call, and their addresses. In a simulator, which checks bounds, each has its own."""
-    total, places, sizes = room
-    if _SIMULATED:
-        held = [_new((n,), (1,), torch.uint8) for n in sizes]
-        return held, [t.data_ptr() for t in held]
-    held = _new((total,), (1,), torch.uint8)
-    starts = [held.data_ptr(), *map(_address, hosts)]
-    return held, [starts[holder] + offset for holder, offset in places]
+def _apart(memory, counts, buffers):
+    """A simulator checks bounds: there each buffer has memory of its own, given as a distance from the piece."""
+    alone = [_new((size,), (1,), torch.uint8) for size in counts[1 : 2 * buffers : 2]]
+    places = [n for t in alone for n in (0, t.data_ptr() - memory.data_ptr())]
+    return alone, (*places, *counts[2 * buffers :])
 
 
 def _address(tensor):
@@ -327,9 +333,10 @@ def _builder(request: Request, parts: dict[str, list[Functor]], runs: Sequence[P
         "fp32": ("False", "False"),
         "tf32": ("True", "True"),
     }[request.precision]
+    rules = sorted({s.contract.rule for run in runs for s in run.stages if isinstance(s, Contraction)})
     body = _BUILDER.format(
         scalars="{" + listed + "}", name=f"crucible_{digest}", conv=switches[0], matmul=switches[1],
-        switches=", ".join(dict.fromkeys(switches)),
+        switches="".join(f"_{rule}_switch(), " for rule in rules) if request.precision == "torch" else "",
         simt="True or " if request.engine == "simt" else "",
         hopper=request.hopper and request.engine != "simt" and any(f.columns for part in parts.values() for f in part),
     )  # fmt: skip
@@ -338,7 +345,6 @@ def _builder(request: Request, parts: dict[str, list[Functor]], runs: Sequence[P
 
 def _functions(mode: Mode) -> str:
     """forward and backward of a mode, and the autograd function that joins them."""
-    names = [b.name for b in mode.arguments]
     out = [_backward_function(r) if r.part == "backward" else _forward_function(r) for r in passes_of(mode)]
     if not mode.joint.wanted:
         return "\n\n\n".join(out)
@@ -349,8 +355,8 @@ def _functions(mode: Mode) -> str:
     lines = [
         f"class _{mode.name.title()}(torch.autograd.Function):",
         "    @staticmethod",
-        f"    def forward(ctx, {', '.join(names)}):",
-        f"        made, saved, ctx.sizes = _{mode.name}_forward({', '.join(names)})",
+        "    def forward(ctx, *tensors):",
+        f"        made, saved, ctx.sizes = _{mode.name}_forward(tensors)",
         "        ctx.save_for_backward(*saved)",
     ]
     if aside:
@@ -382,7 +388,7 @@ def in_place(mode: Mode) -> bool:
     targets = dict(zip(mode.graph.updates, _targets(mode)))
     for m in (mode, *([mode.inference] if mode.inference is not None else [])):
         arguments = {b.name: b for b in m.arguments}
-        if any(isinstance(s, Call) for s in m.plan.forward_stages):
+        if not Pass(m, "", "", m.plan.forward_stages, (), ()).straight:
             return False
         for path, b in zip(mode.graph.updates, m.plan.program.updates):
             target = arguments.get(targets[path])
@@ -429,24 +435,27 @@ def _forward_function(run: Pass) -> str:
     head = [f"dtype, device = _checked({given})", *bind_sizes(mode, mode.arguments)]
     for target, b in run.updates:
         if b.dtype not in ("scalar", "accum"):
-            head.append(f"if {target}.dtype != {DTYPES[b.dtype]}:")
-            head.append(f'    raise RuntimeError(f"ModelNew: expected {target} of {DTYPES[b.dtype]}, got {{{target}.dtype}}")')
+            expected = DTYPES[b.dtype]
+            head.append(f"if {target}.dtype != {expected}:")
+            head.append(f'    raise RuntimeError(f"ModelNew: expected {target} of {expected}, got {{{target}.dtype}}")')
     body = [
-        f"tensors = {_listed(names)}",
-        f"{run.unpacked(sizes='sizes' if sizes else '')} = _planned(_{run.name}_plan, tensors)",
-        *run.elsewhere(f"_{run.name}(*tensors)"),
-        f"{_listed(names)} = _dense(tensors)",
+        f"{', '.join(run.planned(sizes=bool(sizes)))} = _planned(_{run.name}_plan, tensors)",
+        *run.elsewhere(f"_{run.name}(tensors)"),
+        "dense = _dense(tensors)",
     ]
+    held = {*mode.plan.saved, *(b.name for b in _results(mode, bool(run.updates)))} & set(names)
+    if not run.straight or held:
+        body.append(f"{_listed(names)} = dense")
     if run.calls and sizes != "()":
         body.append(f"{_listed(sizes_of(mode))} = sizes")
     body += run.body()
-    for target, _ in run.updates:
-        at = f"tensors[{names.index(target)}]"
-        body += [f"if {at} is not {target}:", f"    {at}.copy_({target})"]
+    if run.updates:
+        body.append("if dense is not tensors:")
+        body += [f"    tensors[{k}].copy_(dense[{k}])" for k in (names.index(target) for target, _ in run.updates)]
     made = ", ".join(b.name for b in _results(mode, bool(run.updates)))
     saved = f", [{', '.join(mode.plan.saved)}], sizes" if mode.joint.wanted else ""
     body.append(f"return [{made}]{saved}")
-    call = "\n".join([f"def _{run.name}({', '.join(names)}):", *(f"    {line}" for line in body)])
+    call = "\n".join([f"def _{run.name}(tensors):", *(f"    {line}" for line in body)])
     return f"{run.plan(', '.join(names), head, sizes=sizes)}\n\n\n{call}"
 
 
@@ -483,7 +492,7 @@ def _backward_function(run: Pass) -> str:
     given = f"needs, sizes, saved, {', '.join(tangents)}"
     body = [
         f"tensors = {_listed(tangents)}",
-        f"{run.unpacked()} = _planned(_{run.name}_plan, tensors, needs, sizes)",
+        f"{', '.join(run.planned())} = _planned(_{run.name}_plan, tensors, needs, sizes)",
         *run.elsewhere(f"_{run.name}({given})"),
         f"{_listed(tangents)} = _dense(tensors)",
     ]
@@ -556,12 +565,14 @@ def _forward_body(request: Request) -> list[str]:
     for name, value in request.fixed:
         lines.append(f"if {name} != {value!r}:")
         lines.append(f'    raise ValueError(f"ModelNew: made for {name}={value!r}, got {{{name}}}")')
+    gathered = [_gathered(request, mode) for mode in request.modes]
     if len(request.modes) == 1:
-        return lines + _mode_body(request, request.modes[0])
-    training, evaluation = request.modes
-    lines.append("if self.training:")
-    lines += [f"    {line}" for line in _mode_body(request, training)]
-    return lines + _mode_body(request, evaluation)
+        return lines + gathered[0] + _mode_body(request.modes[0])
+    if gathered[0] == gathered[1]:
+        lines += gathered[0]
+        gathered = [[], []]
+    training, evaluation = (g + _mode_body(mode) for g, mode in zip(gathered, request.modes))
+    return [*lines, "if self.training:", *(f"    {line}" for line in training), *evaluation]
 
 
 def _any_tensor(request: Request, mode: Mode) -> str:
@@ -605,8 +616,9 @@ LARGEST_CONSTANT = 4096
 
 
 def _gathered(request: Request, mode: Mode) -> list[str]:
-    """The tensors of a call. A parameter's place in its module is found much sooner than through __getattr__."""
-    plain, stored = [], []
+    """The tensors of a call. A parameter is found much sooner in its module's own table than by __getattr__."""
+    plain: list[str] = []
+    stored: list[tuple[str, str]] = []  # module and table entry of parameters and buffers, text of others
     for node in mode.graph.placeholders:
         if not _is_tensor(node):
             continue
@@ -617,30 +629,35 @@ def _gathered(request: Request, mode: Mode) -> list[str]:
             plain.append(f"_constant({source.name!r}, {_any_tensor(request, mode)})")
         else:
             plain.append(f"self.{source.name}")
-        stored.append(f"self.{source.stored}" if source.stored else plain[-1])
-    if stored == plain:
+        owner, _, entry = f"self.{source.stored}".rpartition(".")
+        stored.append((owner, entry) if source.stored else ("", plain[-1]))
+    if not any(owner for owner, _ in stored):
         return [f"tensors = {_listed(plain)}"]
+    uses = Counter(owner for owner, _ in stored)
+    named = {o: f"_layer{k}" for k, o in enumerate(o for o, n in uses.items() if n > 1 and o not in ("", "self"))}
+    quick = [f"{named.get(owner, owner)}.{entry}" if owner else entry for owner, entry in stored]
     return [
         "try:",
-        f"    tensors = {_listed(stored)}",
+        *(f"    {name} = {owner}" for owner, name in named.items()),
+        f"    tensors = {_listed(quick)}",
         "except (AttributeError, KeyError):  # a layer that was exchanged, or computes its weights",
         f"    tensors = {_listed(plain)}",
     ]
 
 
-def _mode_body(request: Request, mode: Mode) -> list[str]:
-    lines = _gathered(request, mode)
+def _mode_body(mode: Mode) -> list[str]:
+    lines = []
     run = passes_of(mode)[0]
     if mode.joint.wanted:
         loud = "torch.is_grad_enabled() and any(t.requires_grad for t in tensors)"
         inference = (
-            f"_{mode.name}_inference(*tensors)" if mode.inference is not None else f"_{mode.name}_forward(*tensors)[0]"
+            f"_{mode.name}_inference(tensors)" if mode.inference is not None else f"_{mode.name}_forward(tensors)[0]"
         )
         lines.append(f"made = _{mode.name.title()}.apply(*tensors) if {loud} else {inference}")
     else:
         fresh = not run.calls and all(b.role == "made" for b in _results(mode, bool(run.updates)))
-        given = "tensors" if fresh else "(t.detach() for t in tensors)"
-        lines.append(f"made = _{mode.name}_forward(*{given})")
+        given = "tensors" if fresh else "tuple(t.detach() for t in tensors)"
+        lines.append(f"made = _{mode.name}_forward({given})")
     count = 0 if run.updates else len(mode.graph.updates)
     if count:
         lines.append("with torch.no_grad():")

@@ -150,24 +150,29 @@ class Pass:
             found[-1].append(number)
         return found
 
+    @cached_property
+    def straight(self) -> bool:
+        """Whether one C++ function does it all, always: it can be given all tensors as they come."""
+        return len(self.segments) == 1 and not self.calls and not self.guards
+
     def function(self, segment: int) -> str:
         return self.name if len(self.segments) == 1 else f"{self.name}_{segment + 1}"
 
     def _pointers(self, segment: int) -> list[str]:
-        """Tensors that a segment's kernels use, in the order of their first use."""
+        """Tensors that a segment's kernels use, in the order of their first use; or all that are given, then others."""
+        if self.straight:
+            return [*self.given, *self.tensors]
         names = dict.fromkeys(n for k in self.segments[segment] for n in self.functor(self.stages[k]).pointers)
-        if segment == len(self.segments) - 1:
-            names.update(dict.fromkeys(target for target, _ in self.updates))
         return [n for n in names if n not in self.room]
 
     def signatures(self) -> dict[str, list[str]]:
         """The parameters of each C++ function."""
         found = {}
         for segment in range(len(self.segments)):
-            addresses = [pointer(n) for n in self._pointers(segment)]
-            addresses += [_own(n) for n in self.room]
+            addresses = [pointer(n) for n in self._pointers(segment)] + (["memory"] if self.room else [])
+            numbers = [f"{word}_{n}" for n in self.room for word in ("in", "at")] + self.sizes
             found[self.function(segment)] = [
-                "uint64_t stages", *(f"uint64_t {a}" for a in addresses), *(f"int64_t {s}" for s in self.sizes),
+                "uint64_t stages", *(f"uint64_t {a}" for a in addresses), *(f"int64_t {n}" for n in numbers),
                 "uint64_t stream",
             ]  # fmt: skip
         return found
@@ -184,8 +189,16 @@ class Pass:
             for segment, (name, parameters) in enumerate(self.signatures().items())
         ]  # fmt: skip
 
+    @property
+    def _hosts(self) -> list[str]:
+        """Tensors in which other buffers may lie before they are written."""
+        return [] if self.calls or not self.room or len(self.segments) > 1 else list(self.tensors)
+
     def _launches(self, segment: int) -> list[str]:
         lines = []
+        if self.room:
+            lines.append(f"const uint64_t holders[] = {{{', '.join(['memory', *map(pointer, self._hosts)])}}};")
+            lines += [f"const uint64_t {_own(n)} = holders[in_{n}] + at_{n};" for n in self.room]
         for bit, number in enumerate(self.segments[segment]):
             stage = self.stages[number]
             f = self.functor(stage)
@@ -222,28 +235,27 @@ class Pass:
         body = [f"{name} = {text}" for name, text in self.splits.items()]
         if self.guards:
             body.append(f"stages = {self._wanted()}")
-        body.append(f"specs = [{', '.join(self._spec(b) for b in self.tensors.values())}]")
+        if self.tensors:
+            body.append(f"specs = [{', '.join(self._spec(b) for b in self.tensors.values())}]")
         stages = "stages" if self.guards else _set(self._all())
         buffers = ", ".join(f"({count}, {_set(users)})" for count, users in self.room.values())
-        hosts = "" if self.calls or not self.tensors or not self.room else (
-            f", zip(specs, [{', '.join(_set(self.users[n]) for n in self.tensors)}])"
-        )  # fmt: skip
-        body.append(f"room = _laid_out({stages}, [{buffers}]{hosts})")
+        if self.room:
+            users = ", ".join(_set(self.users[n]) for n in self._hosts)
+            body.append(f"room, places = _laid_out({stages}, [{buffers}]{f', zip(specs, [{users}])' if users else ''})")
         if any(DTYPES["accum"] in line for line in body):
             lines.append(f"{DTYPES['accum']} = _accumulated(dtype)")
         lines += body
-        counts = ", ".join(self.sizes) + ("," if len(self.sizes) == 1 else "")
-        returned = [
-            "kernels" if self.segments else "None", "dtype", "device", *(["stages"] if self.guards else []),
-            "specs", "room", f"({counts})", *([sizes] if sizes else []),
-        ]  # fmt: skip
-        lines.append(f"return {', '.join(returned)}")
+        counts = ", ".join([*(["*places"] if self.room else []), *self.sizes])
+        values = {"kernels": "kernels" if self.segments else "None", "index": "device.index", "counts": f"({counts},)"}
+        values["sizes"] = sizes
+        lines.append(f"return {', '.join(values.get(n, n) for n in self.planned(sizes=bool(sizes)))}")
         return _function(f"_{self.name}_plan({parameters})", lines)
 
-    def unpacked(self, *, sizes: str = "") -> str:
+    def planned(self, *, sizes: bool = False) -> list[str]:
         """The names of what the plan has, in its order."""
-        names = ["kernels", "dtype", "device", *(["stages"] if self.guards else []), "specs", "room", "counts"]
-        return ", ".join([*names, *([sizes] if sizes else [])])
+        names = ["kernels", "index", *(["dtype", "device"] if self.calls else []), *(["stages"] if self.guards else [])]
+        names += [*(["specs"] if self.tensors else []), *(["room"] if self.room else [])]
+        return [*names, *(["counts"] if self.room or self.sizes else []), *(["sizes"] if sizes else [])]
 
     def _spec(self, b: Buffer) -> str:
         text = f"_spec({shape_text(b.shape)}, {DTYPES[b.dtype]})"
@@ -270,8 +282,8 @@ class Pass:
     def elsewhere(self, again: str) -> list[str]:
         """The same call once more, where another device is the current one."""
         return [
-            "if _current_device() != device.index:",
-            "    with torch.cuda.device(device):",
+            "if _current_device() != index:",
+            "    with torch.cuda.device(index):",
             f"        return {again}",
         ]
 
@@ -284,8 +296,8 @@ class Pass:
         if not self.calls:
             lines += [self._new(n) for n in self.tensors]
         if self.room:
-            hosts = "" if self.calls else "".join(f", {n}" for n in self.tensors)
-            lines.append(f"memory, at = _memory(room{hosts})")
+            apart = f"alone, counts = _apart(memory, counts, {len(self.room)})"
+            lines += ["memory = _new(*room)", "if _SIMULATED:", f"    {apart}"]
         return lines + self._steps()
 
     def _new(self, name: str) -> str:
@@ -326,9 +338,12 @@ class Pass:
         stages = _set(whole)
         if self.guards:
             stages = "stages" if len(self.segments) == 1 else f"stages >> {numbers[0]} & {_set(whole)}"
-        arguments = [stages, *map(self._address, self._pointers(segment)), *(["*at"] if self.room else [])]
-        arguments += ["*counts"] if self.sizes else []
-        return f"kernels.{self.function(segment)}({', '.join([*arguments, '_raw_stream(device.index)'])})"
+        addresses = [self._address(n) for n in self._pointers(segment)]
+        if self.straight:
+            addresses = ["*map(_pointer, dense)", *(f"{n}.data_ptr()" for n in self.tensors)]
+        arguments = [stages, *addresses, *(["memory.data_ptr()"] if self.room else [])]
+        arguments += ["*counts"] if self.room or self.sizes else []
+        return f"kernels.{self.function(segment)}({', '.join([*arguments, '_raw_stream(index)'])})"
 
     def _address(self, name: str) -> str:
         """Under guards what is not made has no address."""
