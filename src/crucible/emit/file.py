@@ -388,7 +388,7 @@ def in_place(mode: Mode) -> bool:
     targets = dict(zip(mode.graph.updates, _targets(mode)))
     for m in (mode, *([mode.inference] if mode.inference is not None else [])):
         arguments = {b.name: b for b in m.arguments}
-        if not Pass(m, "", "", m.plan.forward_stages, (), ()).straight:
+        if not Pass(m, "", "forward", m.plan.forward_stages, (), ()).straight:
             return False
         for path, b in zip(mode.graph.updates, m.plan.program.updates):
             target = arguments.get(targets[path])

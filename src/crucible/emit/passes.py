@@ -152,8 +152,8 @@ class Pass:
 
     @cached_property
     def straight(self) -> bool:
-        """Whether one C++ function does it all, always: it can be given all tensors as they come."""
-        return len(self.segments) == 1 and not self.calls and not self.guards
+        """Whether a forward is one C++ function and no more: it can be given all tensors as they come."""
+        return self.part == "forward" and len(self.segments) == 1 and not self.calls
 
     def function(self, segment: int) -> str:
         return self.name if len(self.segments) == 1 else f"{self.name}_{segment + 1}"
