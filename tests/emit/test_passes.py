@@ -117,7 +117,8 @@ def test_only_switches_that_matter():
 def _simulated(tmp_path: Path, text: str) -> None:
     script = tmp_path / "script.py"
     head = "from crucible.sim import device\ndevice.install()\nimport torch, crucible\nfrom torch import nn\n"
-    script.write_text(head + textwrap.dedent(text) + '\nassert not device.reports(), device.reports()\nprint("right")\n')
+    tail = '\nassert not device.reports(), device.reports()\nprint("right")\n'
+    script.write_text(head + textwrap.dedent(text) + tail)
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, cwd=tmp_path, env=environment,
                           timeout=400)  # fmt: skip
