@@ -12,6 +12,7 @@ the same run. With --ptxas spills are an error (exit code 1) in kernels of the e
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import tempfile
 from collections.abc import Callable
@@ -53,26 +54,38 @@ class Row:
 
 
 class Timed:
-    """A part's kernels with a timer around every launch."""
+    """A part's kernels, stage by stage, with a timer around each."""
 
-    def __init__(self, kernels: Any, note: Callable[[str, Any, Any], None], flush: torch.Tensor) -> None:
-        self._kernels, self._note, self._flush = kernels, note, flush
+    def __init__(self, kernels: Any, source: str, note: Callable[[str, Any, Any], None], flush: torch.Tensor) -> None:
+        self._kernels, self._source, self._note, self._flush = kernels, source, note, flush
 
     def __getattr__(self, name: str) -> Any:
         function = getattr(self._kernels, name)
         if name.endswith("_bytes"):  # how much memory a launch wants
             return function
+        stages = stages_of(self._source, name)
 
-        def launch(*arguments: Any) -> Any:
-            self._flush.zero_()
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in "se")
-            start.record()
-            out = function(*arguments)
-            end.record()
-            self._note(name, start, end)
-            return out
+        def launch(wanted: int, *arguments: Any) -> None:
+            for bit, stage in stages:
+                if not wanted & bit:
+                    continue
+                self._flush.zero_()
+                start, end = (torch.cuda.Event(enable_timing=True) for _ in "se")
+                start.record()
+                function(bit, *arguments)
+                end.record()
+                self._note(stage, start, end)
 
         return launch
+
+
+def stages_of(source: str, name: str) -> list[tuple[int, str]]:
+    """The bits of a pass's stages, and what they launch, as its C++ function has them."""
+    body = re.search(rf"^void run_{name}\(uint64_t stages.*?^}}", source, re.M | re.S)
+    if body is None:
+        raise ValueError(f"no pass {name} in this file: it was made by another version; fuse it again")
+    found = re.findall(r"if \(stages & (\d+)(?:ull)?\) (?:run_(\w+)|check\(launch_(\w+))", body.group())
+    return [(int(bit), stage or other) for bit, stage, other in found]
 
 
 def times(module: ModuleType, call: Callable[[], Any], samples: int) -> dict[tuple[str, str], list[float]]:
@@ -82,12 +95,13 @@ def times(module: ModuleType, call: Callable[[], Any], samples: int) -> dict[tup
     real = module._kernels
 
     def kernels(part: str, *rest: Any) -> Timed:
-        made = real(part, *rest)
-        return Timed(made, lambda name, start, end: seen.append((part, name, start, end)), flush)
+        made, source = real(part, *rest), module._SOURCES[part][1]
+        return Timed(made, source, lambda name, start, end: seen.append((part, name, start, end)), flush)
 
     call()  # builds, and warms up
     found: dict[tuple[str, str], list[float]] = {}
     module._kernels = kernels  # type: ignore[attr-defined]
+    module._PLANS.clear()  # they hold the kernels
     try:
         for number in range(samples + 1):
             seen.clear()
@@ -102,6 +116,7 @@ def times(module: ModuleType, call: Callable[[], Any], samples: int) -> dict[tup
                 found.setdefault(key, []).append(took)
     finally:
         module._kernels = real  # type: ignore[attr-defined]
+        module._PLANS.clear()
     return found
 
 

@@ -26,7 +26,7 @@ from crucible.emit.cuda import functor
 from crucible.emit.file import Request, labelled, write_file
 from crucible.emit.host import Mode
 from crucible.graph import early_pools
-from crucible.graph.capture import Graph, capture
+from crucible.graph.capture import Graph, Source, capture
 from crucible.graph.joint import Joint, forward_of, trace
 from crucible.graph.rewrites import run_all
 from crucible.plan.lower import Unsupported, lower
@@ -209,8 +209,15 @@ def _reachable(graph: Graph, model: torch.nn.Module) -> None:
     """Names of parameters and buffers as Python that reaches them from ``self``: ``layers.0.bias`` is no attribute."""
     for key, source in graph.sources.items():
         if source.kind != "input":
-            graph.sources[key] = replace(source, name=_path(model, source.name))
+            graph.sources[key] = replace(source, name=_path(model, source.name), stored=_stored(source))
     graph.updates = [_path(model, name) for name in graph.updates]
+
+
+def _stored(source: Source) -> str:
+    """The way to a parameter or buffer through the tables that modules keep."""
+    table = {"parameter": "_parameters", "buffer": "_buffers"}.get(source.kind)
+    *owners, name = source.name.split(".")
+    return "".join(f"_modules[{o!r}]." for o in owners) + f"{table}[{name!r}]" if table else ""
 
 
 def _path(model: torch.nn.Module, name: str) -> str:
@@ -281,7 +288,8 @@ def _identifier(graph: Graph, placeholder: str) -> str:
 
 
 def _unique(roles: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    taken = set("accum dtype device stream kernels packed parts splits made saved sizes needs torch nn self".split())
+    taken = set("accum at counts device dtype kernels made math memory needs nn room saved self sizes specs".split())
+    taken |= set("stages tensors torch".split())
     taken |= {"max", "min"}  # functions that the text calls
     out = []
     for name, role in roles:

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from crucible.emit.file import passes_of
 from crucible.fuse import Fused, FuseOptions, fuse_source
 
 BATCH = 20
@@ -128,5 +129,6 @@ def _imported(source: str) -> dict[str, Any]:
 
 def _file(fused: Fused) -> dict[str, Any]:
     functors = [f for mode in fused.modes for m in (mode, mode.inference) if m is not None for f in m.functors.values()]
-    parts = {k: sorted(set().union(*(getattr(f, k) for f in functors))) for k in ("templates", "functions", "structs")}
-    return {"text": fused.text, **parts}
+    parts = {k: set().union(*(getattr(f, k) for f in functors)) for k in ("templates", "functions", "structs")}
+    parts["templates"] |= {t for mode in fused.modes for run in passes_of(mode) for t in run.templates}
+    return {"text": fused.text, **{k: sorted(names) for k, names in parts.items()}}

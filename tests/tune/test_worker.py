@@ -27,7 +27,7 @@ def test_files_are_built_checked_and_timed(tmp_path):
     script.write_text(SCRIPT)
     text = fuse_problem(path, FuseOptions(forward_only=True)).text
     wrong = text.replace("class ModelNew", "class Right").replace("def get_inputs", WRONG + "\n\ndef get_inputs")
-    files = {"good": text, "wrong": wrong, "raises": text.replace("tensors = [", "tensors = nothing = [missing, ")}
+    files = {"good": text, "wrong": wrong, "raises": text.replace("made = _", "made = missing or _")}
     bench = GpuBench(path, "float32", jobs=2, command=[sys.executable, str(script)])
     try:
         candidates = [Candidate(n, t, 1 << 12) for n, t in files.items()]

@@ -7,6 +7,7 @@ import hashlib
 import math
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,10 +16,11 @@ import torch.utils._pytree as pytree
 
 from crucible.emit import settings, wgmma
 from crucible.emit.cuda import Functor
-from crucible.emit.host import Mode, bind_sizes, largest, needed_for, run_stages, sizes_of
+from crucible.emit.host import DTYPES, Mode, bind_sizes, needed_for, sizes_of
 from crucible.emit.library import library
+from crucible.emit.passes import Pass
 from crucible.plan.program import Buffer
-from crucible.plan.stages import Call
+from crucible.plan.stages import Call, Contraction
 
 MARK = "Made by crucible"
 # Around the kernel bodies, which are the same in every file that uses them.
@@ -48,28 +50,34 @@ class Request:
 def write_file(request: Request) -> str:
     """The text of the ModelNew file."""
     parts: dict[str, list[Functor]] = {}
-    for mode in request.modes:
-        for m in (mode, mode.inference):
-            if m is None:
+    runs = [run for mode in request.modes for run in passes_of(mode)]
+    for run in runs:
+        found = parts.setdefault(run.part, [])
+        for stage in run.stages:
+            if isinstance(stage, Call):
                 continue
-            for stage in m.plan.stages:
-                if isinstance(stage, Call):
-                    continue
-                part = "backward" if stage in m.plan.backward_stages else "forward"
-                parts.setdefault(part, [])
-                f = m.functors[stage.name]
-                label = m.labels[stage.name]
-                if all(x.name != label for x in parts[part]):
-                    renamed = re.sub(rf"\b(run_|bytes_)?{re.escape(f.name)}\b", rf"\g<1>{label}", f.text)
-                    parts[part].append(Functor(label, renamed, f.pointers, f.sizes, f.extra, f"run_{label}",
-                                               f.functions,
-                                               f.structs, f.templates, f.columns, f.asks))  # fmt: skip
-    sections = [_header(request), _imports(), _cuda(parts), _builder(request, parts)]
+            f, label = run.functor(stage), run.label(stage)
+            if all(x.name != label for x in found):
+                renamed = re.sub(rf"\b(run_|bytes_)?{re.escape(f.name)}\b", rf"\g<1>{label}", f.text)
+                found.append(Functor(label, renamed, f.pointers, f.sizes, f.extra, f"run_{label}", f.functions,
+                                     f.structs, f.templates, f.columns, f.asks))  # fmt: skip
+    parts = {part: functors for part, functors in parts.items() if functors}
+    sections = [_header(request), _imports(), _cuda(parts, runs), _builder(request, parts, runs)]
     for mode in request.modes:
         sections.append(_functions(mode))
     sections.append(_constants(request))
     sections.append(_module(request))
     return "\n\n\n".join(s.strip("\n") for s in sections if s.strip()) + "\n"
+
+
+def passes_of(mode: Mode) -> list[Pass]:
+    """All that a mode can be asked for: forward, backward where there are gradients, forward without them."""
+    found = [_forward_pass(mode, "forward")]
+    if mode.joint.wanted:
+        found.append(_backward_pass(mode))
+        if mode.inference is not None:
+            found.append(_forward_pass(mode.inference, "inference", in_place(mode)))
+    return found
 
 
 def _header(request: Request) -> str:
@@ -89,17 +97,18 @@ def _header(request: Request) -> str:
 def _imports() -> str:
     wanted = ["import torch", "import torch.nn as nn", "from torch.autograd.function import once_differentiable",
               "from torch.utils.cpp_extension import load_inline"]  # fmt: skip
-    library = [f"import {name}" for name in ("contextlib", "functools", "hashlib", "inspect", "itertools")]
+    library = [f"import {name}" for name in ("functools", "hashlib", "inspect", "math", "operator")]
     return "\n".join([*library, "", *wanted])
 
 
-def _cuda(parts: dict[str, list[Functor]]) -> str:
+def _cuda(parts: dict[str, list[Functor]], runs: Sequence[Pass]) -> str:
     out = []
     for part, functors in parts.items():
-        templates = set().union(*(f.templates for f in functors)) if functors else set()
-        functions = set().union(*(f.functions for f in functors)) if functors else set()
-        structs = set().union(*(f.structs for f in functors)) if functors else set()
-        columns = set().union(*(f.columns for f in functors)) if functors else set()
+        mine = [run for run in runs if run.part == part]
+        templates = set().union(*(f.templates for f in functors), *(run.templates for run in mine))
+        functions = set().union(*(f.functions for f in functors))
+        structs = set().union(*(f.structs for f in functors))
+        columns = set().union(*(f.columns for f in functors))
         text = "\n\n".join([
             "#include <stdexcept>\n#include <string>\n#include <cstring>",
             f"{LIBRARY_BEGIN}\n\n{library(templates, functions, structs)}\n\n{LIBRARY_END}",
@@ -109,16 +118,10 @@ def _cuda(parts: dict[str, list[Functor]]) -> str:
             "  if (error != cudaSuccess)\n"
             '    throw std::runtime_error(std::string(kernel) + ": " + cudaGetErrorString(error));\n}',
             *(f.text for f in functors),
+            *(text for run in mine for text in run.cuda()),
         ])  # fmt: skip
         out.append(f'_{part.upper()}_SOURCE = r"""\n{text}\n"""')
     return "\n\n".join(out)
-
-
-def _signature(f: Functor) -> str:
-    arguments = ["uint64_t"] * len(f.pointers) + ["int64_t"] * len(f.sizes)
-    arguments += [{"parts": "uint64_t", "splits": "int", "packed": "uint64_t"}[e] for e in f.extra]
-    text = f"void run_{f.name}({', '.join([*arguments, 'uint64_t'])});"
-    return text + (f"\nint64_t bytes_{f.name}({', '.join(['int64_t'] * len(f.sizes))});" if f.asks else "")
 
 
 _BUILDER = '''
@@ -170,33 +173,92 @@ def _compiled(part, dtype, wide, conv, matmul, hopper):
     )
 
 
-def _on(device):
-    """A context in which a device is the current one; most often it is already."""
-    return _NOTHING if torch.cuda.current_device() == device.index else torch.cuda.device(device)
+_SIMULATED = getattr(torch.cuda, "crucible_simulated", False)
+# What torch.cuda asks the driver for itself, where torch was built for CUDA.
+_current_device = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
+_raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", lambda index: torch.cuda.current_stream(index).cuda_stream)
+try:
+    if _SIMULATED:
+        raise ImportError
+    from torch._C._dynamo.guards import _empty_strided_cuda as _new  # in half the time
+except ImportError:
 
-
-_NOTHING = contextlib.nullcontext()
-_raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # torch has it where it was built for CUDA
-
-
-def _stream(device):
-    """The current stream as CUDA knows it."""
-    return _raw_stream(device.index) if _raw_stream else torch.cuda.current_stream(device).cuda_stream
+    def _new(shape, stride, dtype):
+        return torch.empty_strided(shape, stride, dtype=dtype, device="cuda")
 
 
 def _accumulated(dtype):
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def _room(device, *sizes):
-    """Memory for small buffers, and where each begins. In a simulator, which checks bounds, each has its own."""
-    if getattr(torch.cuda, "crucible_simulated", False):
-        held = [torch.empty(n, dtype=torch.uint8, device=device) for n in sizes]
-        return held, [t.data_ptr() for t in held]
-    ends = list(itertools.accumulate((n + 511) // 512 * 512 for n in sizes))
-    held = torch.empty(ends[-1], dtype=torch.uint8, device=device)
-    start = held.data_ptr()
-    return held, [start, *(start + end for end in ends[:-1])]
+# What torch's switches for TF32 read.
+_conv_switch = getattr(torch._C, "_get_cudnn_allow_tf32", lambda: torch.backends.cudnn.allow_tf32)
+_matmul_switch = torch.get_float32_matmul_precision
+_PLANS = {{}}  # of calls, by all that they depend on
+_kind = operator.attrgetter("shape", "dtype", "device")
+
+
+def _planned(make, tensors, *others):
+    """The plan of a call with such tensors; the first of its kind makes it."""
+    key = (make, others, {switches}*map(_kind, tensors))
+    plan = _PLANS.get(key)
+    if plan is None:
+        plan = make(*others, *tensors)
+        if len(_PLANS) >= 256:  # where sizes keep changing, old ones go
+            _PLANS.clear()
+        _PLANS[key] = plan
+    return plan
+
+
+_is_dense, _pointer = torch.Tensor.is_contiguous, torch.Tensor.data_ptr
+
+
+def _dense(tensors):
+    return tensors if all(map(_is_dense, tensors)) else [t.contiguous() for t in tensors]
+
+
+def _spec(shape, dtype):
+    """What _new() takes."""
+    return shape, torch.empty(shape, device="meta").stride(), dtype
+
+
+def _laid_out(stages, buffers, hosts=()):
+    """One piece of memory for all buffers, as _new() takes it; then for each buffer where it lies: holder, offset.
+
+    Buffers come with their bytes and the set of stages that use them. Those that are never needed at the same time may
+    share memory. Holder 0 is the piece; the others are tensors that are written after the buffer was read for the last
+    time, so that what lies in them costs nothing.
+    """
+    sizes = [size if users & stages else 0 for size, users in buffers]
+    if _SIMULATED:  # see _apart()
+        return ((1,), (1,), torch.uint8), [n for size in sizes for n in (0, size)]
+    holders = [(k, math.prod(s[0]) * s[2].itemsize, (u & -u).bit_length()) for k, (s, u) in enumerate(hosts, 1) if s]
+    holders.append((0, math.inf, math.inf))
+    placed, places = [], [(0, 0)] * len(buffers)
+    for k in sorted(range(len(buffers)), key=sizes.__getitem__, reverse=True):
+        users, size = buffers[k][1] & stages, -(-sizes[k] // 512) * 512
+        first, last = (users & -users).bit_length(), users.bit_length()
+        for holder, limit, written in holders:
+            taken = [p for p in placed if p[0] == holder and p[3] <= last and first <= p[4]]
+            starts = sorted([0, *(p[2] for p in taken)])
+            at = next(s for s in starts if all(s + size <= p[1] or p[2] <= s for p in taken))
+            if last < written and at + size <= limit:
+                placed.append((holder, at, at + size, first, last))
+                places[k] = holder, at
+                break
+    total = max((p[2] for p in placed if not p[0]), default=0)
+    return ((total,), (1,), torch.uint8), [n for place in places for n in place]
+
+
+def _apart(memory, counts, buffers):
+    """A simulator checks bounds: there each buffer has memory of its own, given as a distance from the piece."""
+    alone = [_new((size,), (1,), torch.uint8) for size in counts[1 : 2 * buffers : 2]]
+    places = [n for t in alone for n in (0, t.data_ptr() - memory.data_ptr())]
+    return alone, (*places, *counts[2 * buffers :])
+
+
+def _address(tensor):
+    return 0 if tensor is None else tensor.data_ptr()
 
 
 def _splits(rows, length, lanes):
@@ -209,9 +271,9 @@ def _shape_error(name, tensor, expected):
 
 
 def _checked(**tensors):
-    """The tensors, contiguous, after a look at their devices and types; then the common type and device."""
+    """The common type and device of the tensors, after a look at all of them."""
     first = next(iter(tensors.values()))
-    device, cuda, dtype, made = first.device, first.is_cuda, None, []
+    device, cuda, dtype = first.device, first.is_cuda, None
     for name, t in tensors.items():
         if not cuda or t.device != device:
             raise _device_error(name, t.device, device)
@@ -220,11 +282,10 @@ def _checked(**tensors):
                 dtype = t.dtype
             elif t.dtype != dtype:
                 raise RuntimeError(f"ModelNew: {{name}} is {{t.dtype}}, other tensors are {{dtype}}")
-        made.append(t if t.is_contiguous() else t.contiguous())
     dtype = dtype or torch.float32
     if dtype not in _SCALARS:
         raise RuntimeError(f"ModelNew: {{dtype}} is not supported; use one of {{', '.join(map(str, _SCALARS))}}")
-    return made, dtype, device
+    return dtype, device
 
 
 def _device_error(name, own, first):
@@ -245,26 +306,37 @@ def _expect(module, digest):
 '''
 
 
-def _builder(request: Request, parts: dict[str, list[Functor]]) -> str:
+def _binding(functors: Sequence[Functor], runs: Sequence[Pass]) -> str:
+    """What Python can call: a function of integers for each pass, so that no header of torch's is needed."""
+    functions = {name: types for run in runs for name, types in run.signatures().items()}
+    lines = ["#include <cstdint>", "#include <pybind11/pybind11.h>", ""]
+    lines += [f"void run_{name}({', '.join(p.split()[0] for p in types)});" for name, types in functions.items()]
+    lines += [f"int64_t bytes_{f.name}({', '.join(['int64_t'] * len(f.sizes))});" for f in functors if f.asks]
+    lines += ["", "PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {"]
+    lines += [f'  m.def("{name}", &run_{name});' for name in functions]
+    lines += [f'  m.def("{f.name}_bytes", &bytes_{f.name});' for f in functors if f.asks] + ["}"]
+    return "\n".join(lines)
+
+
+def _builder(request: Request, parts: dict[str, list[Functor]], runs: Sequence[Pass]) -> str:
     scalars = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 3}
     listed = ", ".join(f"torch.{d}: {scalars[d]}" for d in request.dtypes)
     bindings = []
     for part, functors in parts.items():
-        lines = ["#include <cstdint>", "#include <pybind11/pybind11.h>", "", *(_signature(f) for f in functors), ""]
-        lines += ["PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {"]
-        lines += [f'  m.def("{f.name}", &run_{f.name});' for f in functors]
-        lines += [f'  m.def("{f.name}_bytes", &bytes_{f.name});' for f in functors if f.asks] + ["}"]
-        text = "\n".join(lines)
+        text = _binding(functors, [run for run in runs if run.part == part])
         bindings.append(f'_{part.upper()}_BINDING = r"""\n{text}\n"""')
     table = ", ".join(f'"{p}": (_{p.upper()}_BINDING, _{p.upper()}_SOURCE)' for p in parts)
-    digest = hashlib.sha256("".join(f.text for fs in parts.values() for f in fs).encode()).hexdigest()[:12]
+    texts = [f.text for fs in parts.values() for f in fs] + [text for run in runs for text in run.cuda()]
+    digest = hashlib.sha256("".join(texts).encode()).hexdigest()[:12]
     switches = {
         "torch": ("torch.backends.cudnn.allow_tf32", 'torch.get_float32_matmul_precision() != "highest"'),
         "fp32": ("False", "False"),
         "tf32": ("True", "True"),
     }[request.precision]
+    rules = sorted({s.contract.rule for run in runs for s in run.stages if isinstance(s, Contraction)})
     body = _BUILDER.format(
         scalars="{" + listed + "}", name=f"crucible_{digest}", conv=switches[0], matmul=switches[1],
+        switches="".join(f"_{rule}_switch(), " for rule in rules) if request.precision == "torch" else "",
         simt="True or " if request.engine == "simt" else "",
         hopper=request.hopper and request.engine != "simt" and any(f.columns for part in parts.values() for f in part),
     )  # fmt: skip
@@ -273,24 +345,18 @@ def _builder(request: Request, parts: dict[str, list[Functor]]) -> str:
 
 def _functions(mode: Mode) -> str:
     """forward and backward of a mode, and the autograd function that joins them."""
-    names = [b.name for b in mode.arguments]
-    out = [_forward_function(mode, f"_{mode.name}_forward")]
-    if mode.joint.wanted:
-        out.append(_backward_function(mode))
-    inference = mode.inference
-    if inference is not None and mode.joint.wanted:
-        out.append(_forward_function(inference, f"_{mode.name}_inference"))
+    out = [_backward_function(r) if r.part == "backward" else _forward_function(r) for r in passes_of(mode)]
     if not mode.joint.wanted:
         return "\n\n\n".join(out)
-    count = len(mode.plan.program.updates)
+    count = 0 if in_place(mode) else len(mode.plan.program.updates)
     outputs = [o for o in mode.plan.program.outputs if isinstance(o, Buffer)]
     aside = [f"made[{k}]" for k in range(count)]
     aside += [f"made[{count + k}]" for k, o in enumerate(outputs) if o.kind != "f"]
     lines = [
         f"class _{mode.name.title()}(torch.autograd.Function):",
         "    @staticmethod",
-        f"    def forward(ctx, {', '.join(names)}):",
-        f"        made, saved, ctx.sizes = _{mode.name}_forward({', '.join(names)})",
+        "    def forward(ctx, *tensors):",
+        f"        made, saved, ctx.sizes = _{mode.name}_forward(tensors)",
         "        ctx.save_for_backward(*saved)",
     ]
     if aside:
@@ -314,53 +380,94 @@ def _position(mode: Mode, output: int) -> int:
     return sum(1 for o in mode.plan.program.outputs[:output] if isinstance(o, Buffer))
 
 
-def _forward_function(mode: Mode, name: str) -> str:
-    plan = mode.plan
-    names = [b.name for b in mode.arguments]
-    outputs = [b for b in [*plan.program.updates, *plan.program.outputs] if isinstance(b, Buffer)]
-    saved = plan.saved
-    sizes = sizes_of(mode)
-    kept = {b.name for b in outputs} | set(saved)
-    body = []
+def in_place(mode: Mode) -> bool:
+    """Whether kernels bring the module's buffers up to date themselves.
+
+    They must be among the arguments, of the same size and type, and nothing may need what they held before.
+    """
+    targets = dict(zip(mode.graph.updates, _targets(mode)))
+    for m in (mode, *([mode.inference] if mode.inference is not None else [])):
+        arguments = {b.name: b for b in m.arguments}
+        if not Pass(m, "", "forward", m.plan.forward_stages, (), ()).straight:
+            return False
+        for path, b in zip(mode.graph.updates, m.plan.program.updates):
+            target = arguments.get(targets[path])
+            if target is None or not isinstance(b, Buffer) or b.role != "made" or target.name in m.plan.saved:
+                return False
+            if (b.dtype, b.shape) != (target.dtype, target.shape) or b.numel.constant is None:
+                return False
+    return len(targets) == len(mode.graph.updates) > 0
+
+
+def _targets(mode: Mode) -> list[str]:
+    """The arguments that are the buffers to be updated; empty names for those that are not among them."""
+    placeholders = [n for n in mode.graph.placeholders if _is_tensor(n)]
+    names = {mode.graph.sources[n.name].name: b.name for n, b in zip(placeholders, mode.arguments)
+             if mode.graph.sources[n.name].kind == "buffer"}  # fmt: skip
+    return [names.get(path, "") for path in mode.graph.updates]
+
+
+def _results(mode: Mode, updates: bool) -> list[Buffer]:
+    """What a forward pass returns."""
+    program = mode.plan.program
+    return [b for b in [*([] if updates else program.updates), *program.outputs] if isinstance(b, Buffer)]
+
+
+def _forward_pass(mode: Mode, what: str, updates: bool | None = None) -> Pass:
+    updates = in_place(mode) if updates is None else updates
+    kept = [b.name for b in _results(mode, updates)] + list(mode.plan.saved)
+    pairs = list(zip(_targets(mode), mode.plan.program.updates)) if updates else []
+    return Pass(mode, f"{mode.name}_{what}", "forward", mode.plan.forward_stages, [b.name for b in mode.arguments],
+                kept, updates=pairs)  # fmt: skip
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names as a tuple."""
+    return f"{', '.join(names)}," if len(names) == 1 else ", ".join(names)
+
+
+def _forward_function(run: Pass) -> str:
+    """The plan of a forward pass, and its call."""
+    mode = run.mode
+    names = list(run.given)
+    sizes = f"({_listed(sizes_of(mode))})" if mode.joint.wanted or run.calls else ""
     given = ", ".join(f"{n}={n}" for n in names)
-    body.append(f"({', '.join(names)}{',' if len(names) == 1 else ''}), dtype, device = _checked({given})")
-    body += bind_sizes(mode, mode.arguments)
-    if any(not isinstance(s, Call) for s in plan.forward_stages):
-        body.append(f'kernels = _kernels("forward", dtype, device, {largest(plan)})')
-    body.append("with _on(device):")
-    inner = ["stream = _stream(device)"]
-    inner += run_stages(mode, plan.forward_stages, kept, set(names))
-    body += [f"    {line}" for line in inner]
-    made = ", ".join(b.name for b in outputs)
-    if mode.joint.wanted:
-        body.append(f"return [{made}], [{', '.join(saved)}], ({', '.join(sizes)}{',' if len(sizes) == 1 else ''})")
-    else:
-        body.append(f"return [{made}]")
-    return "\n".join([f"def {name}({', '.join(names)}):", *(f"    {line}" for line in body)])
+    head = [f"dtype, device = _checked({given})", *bind_sizes(mode, mode.arguments)]
+    for target, b in run.updates:
+        if b.dtype not in ("scalar", "accum"):
+            expected = DTYPES[b.dtype]
+            head.append(f"if {target}.dtype != {expected}:")
+            head.append(f'    raise RuntimeError(f"ModelNew: expected {target} of {expected}, got {{{target}.dtype}}")')
+    body = [
+        f"{', '.join(run.planned(sizes=bool(sizes)))} = _planned(_{run.name}_plan, tensors)",
+        *run.elsewhere(f"_{run.name}(tensors)"),
+        "dense = _dense(tensors)",
+    ]
+    held = {*mode.plan.saved, *(b.name for b in _results(mode, bool(run.updates)))} & set(names)
+    if not run.straight or held:
+        body.append(f"{_listed(names)} = dense")
+    if run.calls and sizes != "()":
+        body.append(f"{_listed(sizes_of(mode))} = sizes")
+    body += run.body()
+    if run.updates:
+        body.append("if dense is not tensors:")
+        body += [f"    tensors[{k}].copy_(dense[{k}])" for k in (names.index(target) for target, _ in run.updates)]
+    made = ", ".join(b.name for b in _results(mode, bool(run.updates)))
+    saved = f", [{', '.join(mode.plan.saved)}], sizes" if mode.joint.wanted else ""
+    body.append(f"return [{made}]{saved}")
+    call = "\n".join([f"def _{run.name}(tensors):", *(f"    {line}" for line in body)])
+    return f"{run.plan(', '.join(names), head, sizes=sizes)}\n\n\n{call}"
 
 
-def _backward_function(mode: Mode) -> str:
-    plan = mode.plan
-    tangents = [b.name for b in mode.tangents]
-    sizes = sizes_of(mode)
-    gradients = plan.program.gradients
-    positions = mode.joint.wanted
+def _places(mode: Mode) -> dict[int, int]:
+    """The place among the arguments of each input that has a gradient."""
     tensor_places = [i for i, n in enumerate(mode.graph.placeholders) if _is_tensor(n)]
-    place = {p: tensor_places.index(p) for p in positions}
-    body = []
-    if sizes:
-        body.append(f"{', '.join(sizes)}{',' if len(sizes) == 1 else ''} = sizes")
-    if plan.saved:
-        body.append(f"{', '.join(plan.saved)}{',' if len(plan.saved) == 1 else ''} = saved")
-    body += [f"{t} = {t}.contiguous()" for t in tangents]
-    body.append(f"dtype, device = {tangents[0]}.dtype, {tangents[0]}.device")
-    if any(not isinstance(s, Call) for s in plan.backward_stages):
-        body.append(f'kernels = _kernels("backward", dtype, device, {largest(plan)})')
-    live = dict.fromkeys(b.name for b in gradients if b is not None)
-    body.append(f"{' = '.join(live)} = None")
-    body.append("with _on(device):")
-    inner = ["stream = _stream(device)"]
-    have = set(plan.saved) | set(tangents)
+    return {p: tensor_places.index(p) for p in mode.joint.wanted}
+
+
+def _backward_pass(mode: Mode) -> Pass:
+    plan = mode.plan
+    gradients, positions, place = plan.program.gradients, mode.joint.wanted, _places(mode)
     useful = needed_for(mode)
     everything = {k for k, b in enumerate(gradients) if b is not None}
     guards = {}
@@ -369,14 +476,38 @@ def _backward_function(mode: Mode) -> str:
         if wanted != everything:
             tests = sorted({place[positions[k]] for k in wanted})
             guards[stage.name] = " or ".join(f"needs[{t}]" for t in tests) or "False"
-    inner += run_stages(mode, plan.backward_stages, set(live), have, guards)
-    body += [f"    {line}" for line in inner]
+    live = list(dict.fromkeys(b.name for b in gradients if b is not None))
+    given = [*plan.saved, *(b.name for b in mode.tangents)]
+    return Pass(mode, f"{mode.name}_backward", "backward", plan.backward_stages, given, live, guards)
+
+
+def _backward_function(run: Pass) -> str:
+    """The plan of a backward pass, and its call."""
+    mode, plan = run.mode, run.mode.plan
+    tangents = [b.name for b in mode.tangents]
+    sizes = sizes_of(mode)
+    parameters = f"needs, sizes, {', '.join(tangents)}"
+    head = [f"{_listed(sizes)} = sizes"] if sizes else []
+    head.append(f"dtype, device = {tangents[0]}.dtype, {tangents[0]}.device")
+    given = f"needs, sizes, saved, {', '.join(tangents)}"
+    body = [
+        f"tensors = {_listed(tangents)}",
+        f"{', '.join(run.planned())} = _planned(_{run.name}_plan, tensors, needs, sizes)",
+        *run.elsewhere(f"_{run.name}({given})"),
+        f"{_listed(tangents)} = _dense(tensors)",
+    ]
+    if plan.saved:
+        body.append(f"{_listed(plan.saved)} = saved")
+    if run.calls and sizes:
+        body.append(f"{_listed(sizes)} = sizes")
+    body += run.body()
     # Two inputs may share one gradient.
-    by_place = {place[positions[k]]: b.name for k, b in enumerate(gradients) if b is not None}
-    returned = [by_place.get(i, "None") for i in range(len(tensor_places))]
-    body.append(f"return {', '.join(returned)}{',' if len(returned) == 1 else ''}")
-    head = f"def _{mode.name}_backward(needs, sizes, saved, {', '.join(tangents)}):"
-    return "\n".join([head, *(f"    {line}" for line in body)])
+    place, positions = _places(mode), mode.joint.wanted
+    by_place = {place[positions[k]]: b.name for k, b in enumerate(plan.program.gradients) if b is not None}
+    count = sum(1 for n in mode.graph.placeholders if _is_tensor(n))
+    body.append(f"return {_listed([by_place.get(i, 'None') for i in range(count)])}")
+    call = "\n".join([f"def _{run.name}({given}):", *(f"    {line}" for line in body)])
+    return f"{run.plan(parameters, head)}\n\n\n{call}"
 
 
 def _is_tensor(node: Any) -> bool:
@@ -434,12 +565,14 @@ def _forward_body(request: Request) -> list[str]:
     for name, value in request.fixed:
         lines.append(f"if {name} != {value!r}:")
         lines.append(f'    raise ValueError(f"ModelNew: made for {name}={value!r}, got {{{name}}}")')
+    gathered = [_gathered(request, mode) for mode in request.modes]
     if len(request.modes) == 1:
-        return lines + _mode_body(request, request.modes[0])
-    training, evaluation = request.modes
-    lines.append("if self.training:")
-    lines += [f"    {line}" for line in _mode_body(request, training)]
-    return lines + _mode_body(request, evaluation)
+        return lines + gathered[0] + _mode_body(request.modes[0])
+    if gathered[0] == gathered[1]:
+        lines += gathered[0]
+        gathered = [[], []]
+    training, evaluation = (g + _mode_body(mode) for g, mode in zip(gathered, request.modes))
+    return [*lines, "if self.training:", *(f"    {line}" for line in training), *evaluation]
 
 
 def _any_tensor(request: Request, mode: Mode) -> str:
@@ -482,32 +615,55 @@ def _constant(name, like):
 LARGEST_CONSTANT = 4096
 
 
-def _mode_body(request: Request, mode: Mode) -> list[str]:
-    arguments = []
+def _gathered(request: Request, mode: Mode) -> list[str]:
+    """The tensors of a call. A parameter is found much sooner in its module's own table than by __getattr__."""
+    plain: list[str] = []
+    stored: list[tuple[str, str]] = []  # module and table entry of parameters and buffers, text of others
     for node in mode.graph.placeholders:
         if not _is_tensor(node):
             continue
         source = mode.graph.sources[node.name]
         if source.kind == "input":
-            arguments.append(request.arguments[source.position])
+            plain.append(request.arguments[source.position])
         elif source.kind == "constant":
-            arguments.append(f"_constant({source.name!r}, {_any_tensor(request, mode)})")
+            plain.append(f"_constant({source.name!r}, {_any_tensor(request, mode)})")
         else:
-            arguments.append(f"self.{source.name}")
-    call = f"tensors = [{', '.join(arguments)}]"
-    lines = [call]
+            plain.append(f"self.{source.name}")
+        owner, _, entry = f"self.{source.stored}".rpartition(".")
+        stored.append((owner, entry) if source.stored else ("", plain[-1]))
+    if not any(owner for owner, _ in stored):
+        return [f"tensors = {_listed(plain)}"]
+    uses = Counter(owner for owner, _ in stored)
+    named = {o: f"_layer{k}" for k, o in enumerate(o for o, n in uses.items() if n > 1 and o not in ("", "self"))}
+    quick = [f"{named.get(owner, owner)}.{entry}" if owner else entry for owner, entry in stored]
+    return [
+        "try:",
+        *(f"    {name} = {owner}" for owner, name in named.items()),
+        f"    tensors = {_listed(quick)}",
+        "except (AttributeError, KeyError):  # a layer that was exchanged, or computes its weights",
+        f"    tensors = {_listed(plain)}",
+    ]
+
+
+def _mode_body(mode: Mode) -> list[str]:
+    lines = []
+    run = passes_of(mode)[0]
     if mode.joint.wanted:
-        quiet = "not (torch.is_grad_enabled() and any(t.requires_grad for t in tensors))"
+        loud = "torch.is_grad_enabled() and any(t.requires_grad for t in tensors)"
         inference = (
-            f"_{mode.name}_inference(*tensors)" if mode.inference is not None else f"_{mode.name}_forward(*tensors)[0]"
+            f"_{mode.name}_inference(tensors)" if mode.inference is not None else f"_{mode.name}_forward(tensors)[0]"
         )
-        lines.append(f"made = {inference} if {quiet} else _{mode.name.title()}.apply(*tensors)")
+        lines.append(f"made = _{mode.name.title()}.apply(*tensors) if {loud} else {inference}")
     else:
-        lines.append(f"made = _{mode.name}_forward(*(t.detach() for t in tensors))")
-    count = len(mode.graph.updates)
+        fresh = not run.calls and all(b.role == "made" for b in _results(mode, bool(run.updates)))
+        given = "tensors" if fresh else "tuple(t.detach() for t in tensors)"
+        lines.append(f"made = _{mode.name}_forward({given})")
+    count = 0 if run.updates else len(mode.graph.updates)
     if count:
         lines.append("with torch.no_grad():")
         lines += [f"    self.{name}.copy_(made[{k}])" for k, name in enumerate(mode.graph.updates)]
+    for target, _ in run.updates:  # autograd is told, as an operator of torch's would
+        lines.append(f"torch.autograd.graph.increment_version(tensors[{list(run.given).index(target)}])")
     leaves = []
     k = count
     for o in mode.plan.program.outputs:

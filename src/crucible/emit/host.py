@@ -1,4 +1,4 @@
-"""The Python of a generated file: allocations, launches and torch calls, forward and backward of one mode."""
+"""Pieces of the Python of a generated file: sizes, checks of shapes, and torch's own operators."""
 
 from __future__ import annotations
 
@@ -13,17 +13,15 @@ from crucible.emit.cuda import Functor
 from crucible.graph.capture import Graph
 from crucible.graph.joint import Joint
 from crucible.plan.boxes import WindowTile
-from crucible.plan.index import Int, product
+from crucible.plan.index import Int
 from crucible.plan.program import Buffer
 from crucible.plan.schedule import Plan, read, written
-from crucible.plan.stages import Call, Contraction, Row, Stage
+from crucible.plan.stages import Call, Contraction
 from crucible.plan.symbols import python_text
 
 DTYPES = {"scalar": "dtype", "accum": "accum", "int64": "torch.int64", "int32": "torch.int32",
           "int16": "torch.int16", "int8": "torch.int8", "uint8": "torch.uint8", "bool": "torch.bool"}  # fmt: skip
-PART_BYTES = 8  # no field of a partial result is larger
-PART_FIELDS = 7  # and none has more
-# Bytes of an element, and of what is small enough to lie with other buffers until the end of a call.
+# Bytes of an element, and of what may lie with other buffers until the end of a call that has torch's own operators.
 ITEMS = {"scalar": "dtype.itemsize", "accum": "accum.itemsize", "int64": "8", "int32": "4", "int16": "2"}
 SMALL = 8 << 20
 
@@ -114,101 +112,13 @@ def largest(plan: Plan) -> str:
     return parts[0] if len(parts) == 1 else f"max({', '.join(parts)})"
 
 
-def run_stages(
-    mode: Mode, stages: Sequence[Stage], kept: set[str], have: set[str], guards: Mapping[str, str] | None = None
-) -> list[str]:
-    """Allocations and launches of these stages; what nobody reads any more is let go."""
-    lines: list[str] = []
-    buffers = mode.plan.program.buffers
-    last: dict[str, int] = {}
-    for number, stage in enumerate(stages):
-        for name in [*read(stage), *(b.name for b in written(stage))]:
-            last[name] = number
-    made = set(have)
-    room = {} if guards else _room(mode, stages, kept | have)
-    for number, stage in enumerate(stages):
-        body: list[str] = []
-        if isinstance(stage, Call):
-            body += _call(mode, stage)
-            made |= {t.buffer.name for t in stage.extern.results if t is not None and t.buffer is not None}
-        else:
-            f = mode.functors[stage.name]
-            for b in written(stage):
-                if b.name not in made and b.name not in room:
-                    sizes = ", ".join(map(python, b.shape)) or "()"  # torch takes a tuple too, and half as long again
-                    body.append(f"{b.name} = torch.empty({sizes}, dtype={DTYPES[b.dtype]}, device=device)")
-                    made.add(b.name)
-            body += _launch(mode, stage, f, room)
-        gone = [
-            n for n, k in last.items()
-            if k == number and n not in kept and buffers[n].role == "made" and n not in have and n not in room
-        ]  # fmt: skip
-        guard = (guards or {}).get(stage.name)
-        if guard:
-            lines += [f"if {guard}:", *(f"    {line}" for line in body)]
-        else:
-            lines += body
-        if gone and number < len(stages) - 1 and not guards:
-            lines.append(f"del {', '.join(sorted(gone))}")
-    if room:
-        lines.insert(0, f"memory, ({', '.join(room)}) = _room(device, {', '.join(room.values())})")
-    if any(f"dtype={DTYPES['accum']}," in line or ITEMS["accum"] in line for line in lines):
-        lines.insert(0, f"{DTYPES['accum']} = _accumulated(dtype)")
-    return lines
-
-
-def _room(mode: Mode, stages: Sequence[Stage], kept: set[str]) -> dict[str, str]:
-    """Small buffers that only these kernels see, with their sizes in bytes: they get one piece of memory together."""
-    program = mode.plan.program
-    called = {name for s in stages if isinstance(s, Call) for name in read(s)}
-    found: dict[str, str] = {}
-    for stage in stages:
-        if isinstance(stage, Call):
-            continue
-        for b in written(stage):
-            small = 8 * program.hint(b.numel) <= SMALL
-            if small and b.role == "made" and b.name not in kept | called:
-                found[b.name] = _times(b.numel, ITEMS.get(b.dtype, "1"))
-        if isinstance(stage, Contraction) and isinstance(stage.tile, WindowTile):
-            words = packed_words(stage, stage.tile)
-            if 4 * words <= SMALL:
-                found[f"packed_{mode.labels[stage.name]}"] = str(4 * words)
-    return found if len(found) > 1 else {}
-
-
-def _times(count: Int, item: str) -> str:
+def times(count: Int, item: str) -> str:
+    """A number of elements times the bytes of one, as Python."""
     if item == "1":
         return python(count)
     if count.constant is not None and item.isdigit():
         return str(count.constant * int(item))
     return f"{python(count) if len(count.terms) == 1 else f'({python(count)})'} * {item}"
-
-
-def _launch(mode: Mode, stage: Stage, f: Functor, room: Mapping[str, str]) -> list[str]:
-    label = mode.labels[stage.name]
-    arguments = [b if b in room else f"{b}.data_ptr()" for b in f.pointers] + f.sizes
-    lines: list[str] = []
-    if "parts" in f.extra:
-        assert isinstance(stage, Row)
-        rows, length = python(product(list(stage.shape))), python(stage.passes[0].length)
-        count = f"({rows}) * {PART_FIELDS * sum(len(p.reduces) for p in stage.passes) * PART_BYTES}"
-        if "splits" in f.extra:
-            lines.append(f"splits = _splits({rows}, {length}, {stage.lanes})")
-            count += " * splits"
-        lines.append(f"parts = torch.empty({count}, dtype=torch.uint8, device=device)")
-        arguments += ["parts.data_ptr()", *(["splits"] if "splits" in f.extra else [])]
-    if f.asks:
-        memory = f"kernels.{label}_bytes({', '.join(f.sizes)})"
-        lines.append(f"packed = torch.empty({memory}, dtype=torch.uint8, device=device)")
-        arguments.append("packed.data_ptr()")
-    elif f"packed_{label}" in room:
-        arguments.append(f"packed_{label}")
-    elif "packed" in f.extra:
-        assert isinstance(stage, Contraction) and isinstance(stage.tile, WindowTile)
-        lines.append(f"packed = torch.empty({packed_words(stage, stage.tile)}, dtype=torch.int32, device=device)")
-        arguments.append("packed.data_ptr()")
-    lines.append(f"kernels.{label}({', '.join([*arguments, 'stream'])})")
-    return lines
 
 
 def packed_words(stage: Contraction, tile: WindowTile) -> int:
@@ -220,7 +130,7 @@ def packed_words(stage: Contraction, tile: WindowTile) -> int:
     return tile.packed_words(rows, channels, s.form.taps, groups)
 
 
-def _call(mode: Mode, stage: Call) -> list[str]:
+def call_text(mode: Mode, stage: Call) -> list[str]:
     """An operator that stays torch's."""
     extern = stage.extern
     node = extern.node

@@ -29,6 +29,7 @@ class Source:
     kind: str  # "parameter", "buffer", "input" or "constant"
     name: str  # of the parameter or buffer; for an input the expression that reaches it in forward()
     position: int = -1  # of an input among the flattened arguments
+    stored: str = ""  # the name of a parameter or buffer as the way through its modules' own tables
 
 
 @dataclass
