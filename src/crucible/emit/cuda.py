@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from crucible.emit.engines import launch, packed_bytes
+from crucible.emit.engines import boxes, launch, packed_bytes
 from crucible.emit.writer import TYPES, Block, Writer, indented, pointer
 from crucible.plan import reducers
 from crucible.plan.boxes import GradientTile, WindowTile
@@ -471,12 +471,14 @@ def _window(parts: _Parts, stage: Contraction, tile: WindowTile | GradientTile) 
     rows = [
         ("Kernel", form.kernel), ("Stride", form.stride), ("Dilation", form.dilation), ("Shift", form.shift),
     ]  # fmt: skip
-    boxes = [_dims("Box", tile.box)]
-    if isinstance(tile, WindowTile) and tile.pair is not None:
-        boxes = ["#if CRUCIBLE_HOPPER", _dims("Box", tile.pair.box), "#else", *boxes, "#endif"]
+    lines = [_dims("Box", tile.box)]
+    found = boxes(tile) if isinstance(tile, WindowTile) else []
+    if len(found) > 1:
+        words = ["#if", *["#elif"] * (len(found) - 2), "#else"]
+        lines = [t for w, (c, box) in zip(words, found) for t in (f"{w} {c}".rstrip(), _dims("Box", box))]
+        lines.append("#endif")
     extents = " : ".join([*(f"d == {k} ? {e}" for k, e in enumerate(s.extents[:-1])), str(s.extents[-1])])
-    lines = [
-        *boxes,
+    lines += [
         *(_dims(name, values) for name, values in rows),
         f"static constexpr bool flipped = {str(form.flipped).lower()};",
         f"__host__ __device__ Index extent(int d) const {{ return {extents}; }}",
@@ -552,9 +554,8 @@ def _contraction(stage: Contraction, buffers: Mapping[str, Buffer], comment: Ite
     boxed = isinstance(stage.tile, WindowTile)
     gradient = isinstance(stage.tile, GradientTile)
     templates = {"window.cuh" if boxed else "window_gradient.cuh" if gradient else "contract.cuh"}
-    pair = stage.tile.pair if isinstance(stage.tile, WindowTile) else None
-    if pair is not None:
-        templates.add(pair.template)
+    own = (stage.tile.pair, stage.tile.precise) if isinstance(stage.tile, WindowTile) else ()
+    templates |= {t.template for t in own if t is not None}
     if stage.packed:
         templates.add("contract_wgmma.cuh")
     if stage.pool is not None:
@@ -563,7 +564,7 @@ def _contraction(stage: Contraction, buffers: Mapping[str, Buffer], comment: Ite
     extra = ["packed"] if boxed or stage.packed else []
     memory = packed_bytes(stage) if stage.packed else ""
     made = _assemble(parts, stage.name, comment, body, launch(stage, STREAM), extra, templates, memory)
-    made.columns = pair.instructions if pair is not None else {stage.tile.cols} if stage.packed else set()
+    made.columns = {stage.tile.cols} if stage.packed else {n for t in own if t is not None for n in t.instructions}
     return made
 
 

@@ -142,6 +142,13 @@ def _hopper(device):
     return int({hopper} and known and torch.cuda.get_device_capability(device) == (9, 0))
 
 
+def _boxes(dtype, device, precise, hopper, others):
+    """Into how many boxes a convolution's pixels are cut: as good as float32 on Hopper, otherwise on Hopper, elsewhere."""
+    if not _hopper(device):
+        return others
+    return precise if _grade(dtype, device, {conv}) == 2 else hopper
+
+
 def _kernels(part, dtype, device, elements):
     """The compiled kernels for an element type, an index width and the precision that torch's switches allow."""
     conv, matmul = {conv}, {matmul}
