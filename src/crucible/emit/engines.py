@@ -42,12 +42,12 @@ def hopper(stage: Contraction) -> list[tuple[int, str, str]]:
             (NATIVE, tile.pair.launch, f"{tile.pair.text('Native')}, void"),
         ]  # fmt: skip
     if isinstance(tile, WindowTile) and tile.precise is not None:
-        made.append((FP32, tile.precise.launch, f"{tile.precise.text}, {tile.split.text('fp32')}"))
+        made.append((FP32, tile.precise.launch, f"{tile.precise.text}, {tile.precise.other.text('fp32')}"))
     return made
 
 
 def boxes(tile: WindowTile) -> list[tuple[str, tuple[int, ...]]]:
-    """The boxes of each engine, with the preprocessor's condition: the first that holds counts, the last always does."""
+    """The boxes of each engine and the preprocessor's condition for it: the first that holds counts."""
     precise = tile.box if tile.precise is None else tile.precise.box
     pair = tile.box if tile.pair is None else tile.pair.box
     found = [(f"CRUCIBLE_HOPPER && CRUCIBLE_CONV == {FP32}", precise), ("CRUCIBLE_HOPPER", pair), ("", tile.box)]

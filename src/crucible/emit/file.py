@@ -143,7 +143,7 @@ def _hopper(device):
 
 
 def _boxes(dtype, device, precise, hopper, others):
-    """Into how many boxes a convolution's pixels are cut: as good as float32 on Hopper, otherwise on Hopper, elsewhere."""
+    """How many boxes a convolution has: as good as float32 on Hopper, otherwise on Hopper, elsewhere."""
     if not _hopper(device):
         return others
     return precise if _grade(dtype, device, {conv}) == 2 else hopper

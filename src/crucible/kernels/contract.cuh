@@ -254,15 +254,6 @@ __global__ void __launch_bounds__(Config::threads, Config::blocks_per_sm)
   contract_tile<Config>(p, blockIdx.x, static_cast<int>(blockIdx.y), splits, contract_shared);
 }
 
-// The same where a flag is raised: what another kernel could not do is done again. A block for each tile: one that returns at
-// once costs far less than the tile did. (A loop over tiles would cost the registers that this engine is short of.)
-template <class Config, class P>
-__global__ void __launch_bounds__(Config::threads, Config::blocks_per_sm)
-    contract_again_kernel(const __grid_constant__ P p, const int* again) {
-  extern __shared__ __align__(16) unsigned char again_shared[];
-  if (*again != 0) contract_tile<Config>(p, blockIdx.x, 0, 1, again_shared);
-}
-
 #ifndef __CUDACC_RTC__
 // Kernels that this thread has asked for already. Static, and not in a template: a process has such only once for all
 // libraries, and kernels of the same name in each.
@@ -296,19 +287,6 @@ cudaError_t launch_contract(const P& p, int splits, cudaStream_t stream) {
   if (refused != cudaSuccess) return refused;
   const dim3 grid(static_cast<unsigned>(batches * tiles_m * tiles_n), static_cast<unsigned>(splits));
   contract_kernel<Config, P><<<grid, Config::threads, Config::shared_bytes, stream>>>(p, splits);
-  return cudaGetLastError();
-}
-
-template <class Config, class P>
-cudaError_t launch_contract_again(const P& p, const int* again, cudaStream_t stream) {
-  const int64_t tiles_m = (static_cast<int64_t>(p.rows()) + Config::BM - 1) / Config::BM, most = 0x7fffffff;
-  const int64_t tiles_n = column_tiles<Config>(p), batches = p.batches();
-  if (batches == 0 || tiles_m == 0 || tiles_n == 0) return cudaSuccess;
-  if (tiles_m > most / tiles_n || batches > most / (tiles_m * tiles_n)) return cudaErrorInvalidValue;
-  const cudaError_t refused = allow_shared(contract_again_kernel<Config, P>, Config::shared_bytes);
-  if (refused != cudaSuccess) return refused;
-  const unsigned tiles = static_cast<unsigned>(batches * tiles_m * tiles_n);
-  contract_again_kernel<Config, P><<<tiles, Config::threads, Config::shared_bytes, stream>>>(p, again);
   return cudaGetLastError();
 }
 #endif

@@ -380,6 +380,17 @@ __global__ void __launch_bounds__(W::threads, 1)
 #endif
 }
 
+// ---- doing it again
+
+// A block for each tile: one that returns at once costs far less than the tile did. (A loop over tiles would cost the
+// registers that this engine is short of.)
+template <class Config, class P>
+__global__ void __launch_bounds__(Config::threads, Config::blocks_per_sm)
+    contract_again_kernel(const __grid_constant__ P p, const int* again) {
+  extern __shared__ __align__(16) unsigned char again_shared[];
+  if (*again != 0) contract_tile<Config>(p, blockIdx.x, 0, 1, again_shared);
+}
+
 #ifndef __CUDACC_RTC__
 constexpr int64_t whole(int64_t n, int64_t of) { return (n + of - 1) / of; }
 
@@ -452,7 +463,11 @@ template <class W, class P>
 cudaError_t launch_wgmma_again(const P& p, const Packing& all, cudaStream_t stream) {
   using Config = typename W::Other;
   static_assert(W::BM == Config::BM && W::BN == Config::BN, "the same tiles, so that partial results have the same places");
-  return launch_contract_again<Config>(p, all.again, stream);
+  const cudaError_t refused = allow_shared(contract_again_kernel<Config, P>, Config::shared_bytes);
+  if (refused != cudaSuccess) return refused;
+  const unsigned tiles = static_cast<unsigned>(all.batches) * all.tiles_m * all.tiles_n;
+  contract_again_kernel<Config, P><<<tiles, Config::threads, Config::shared_bytes, stream>>>(p, all.again);
+  return cudaGetLastError();
 }
 
 // Launches nothing where D is empty. cudaErrorInvalidValue: too many tiles.

@@ -271,7 +271,34 @@ __global__ void __launch_bounds__(W::threads, 1) split_kernel(const __grid_const
 #endif
 }
 
+// What could not be split, again by the engine Config. As many blocks as run at the same time, each of which takes many
+// tiles: a block for each tile would cost something where there is nothing to do.
+template <class Config, class P>
+__global__ void __launch_bounds__(Config::threads, Config::blocks_per_sm)
+    split_again_kernel(const __grid_constant__ P p, void* workspace, unsigned tiles) {
+  extern __shared__ __align__(16) unsigned char again_shared[];
+  if (*Packed(p, workspace).again == 0) return;
+#pragma unroll 1
+  for (unsigned tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    __syncthreads();
+    contract_tile<Config>(p, tile, 0, 1, again_shared);
+  }
+}
+
 #ifndef __CUDACC_RTC__
+template <class Config, class P>
+cudaError_t launch_split_again(const P& p, void* workspace, int processors, cudaStream_t stream) {
+  const int64_t tiles_m = (static_cast<int64_t>(p.rows()) + Config::BM - 1) / Config::BM, tiles_n = box_count(p);
+  const int64_t most = 0x7fffffff, batches = p.batches();
+  if (tiles_m > most / tiles_n || batches > most / (tiles_m * tiles_n)) return cudaErrorInvalidValue;
+  const cudaError_t refused = allow_shared(split_again_kernel<Config, P>, Config::shared_bytes);
+  if (refused != cudaSuccess) return refused;
+  const int64_t tiles = batches * tiles_m * tiles_n, blocks = static_cast<int64_t>(processors) * Config::blocks_per_sm;
+  split_again_kernel<Config><<<static_cast<unsigned>(tiles < blocks ? tiles : blocks), Config::threads, Config::shared_bytes, stream>>>(
+      p, workspace, static_cast<unsigned>(tiles));
+  return cudaGetLastError();
+}
+
 // Again: tiles of the mma engine, for what W cannot split.
 template <class W, class Again, class P>
 cudaError_t launch_split(const P& p, void* workspace, cudaStream_t stream) {
@@ -285,7 +312,7 @@ cudaError_t launch_split(const P& p, void* workspace, cudaStream_t stream) {
   const int64_t blocks = processors >= kinds ? processors / kinds * kinds : kinds;
   split_kernel<W><<<static_cast<unsigned>(blocks), W::threads, S::shared_bytes, stream>>>(p, workspace);
   refused = cudaGetLastError();
-  return refused == cudaSuccess ? launch_contract_again<Again>(p, Packed(p, workspace).again, stream) : refused;
+  return refused == cudaSuccess ? launch_split_again<Again>(p, workspace, processors, stream) : refused;
 }
 #endif
 

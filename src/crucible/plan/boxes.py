@@ -25,8 +25,8 @@ CACHE_RATE, MEMORY_RATE = 45.0, 19.0
 MMA, BOX = 1.6, 400.0
 PAIR_LEAST, PAIR_TAPS = 32, 64  # fewer rows or more taps than these are not for Hopper's kernel
 COLUMNS = 200  # of one of its instructions: a thread has 128 registers to begin with
-# Of its twin in float32's own precision: columns of an instruction (sums need as many registers as products), taps whose
-# products are added before they go to the sums, producers, and the cycles in which each puts away a chunk of one pixel.
+# Of its twin in float32's own precision: columns of an instruction (sums need as many registers as products), taps
+# whose products are added before they go to the sums, producers, and cycles in which each puts away a chunk of a pixel.
 SPLIT_COLUMNS, SPLIT_TAPS, SPLIT_PRODUCERS, SPLIT_PRODUCE = 128, 9, 128, 300.0
 SPLIT_PLACES = 8 * SPLIT_PRODUCERS  # of a halo: each producer remembers where its pixels are
 MORE = 8  # columns that a strip computes beside its own
@@ -118,6 +118,7 @@ class SplitTile:
 
     launch = "launch_split"
     template = "window_split.cuh"
+    other = MmaTile(64, 128, 16, 32, 32)  # which does again what cannot be split, as wide as any of these boxes
 
     @property
     def instructions(self) -> set[int]:
@@ -419,7 +420,7 @@ def _pair_cost(
 def _best_split(
     form: Form, extents: Sequence[int], rows: int, channels: int, samples: int, pool: Sequence[int]
 ) -> SplitTile | None:
-    """How kernels/window_split.cuh should take the least time; none for few rows or many taps, or where nothing fits."""
+    """How kernels/window_split.cuh takes the least time; none for few rows or many taps, or where nothing fits."""
     if rows < PAIR_LEAST or form.taps > PAIR_TAPS:
         return None
     found: list[tuple[float, SplitTile]] = []
