@@ -1,4 +1,4 @@
-"""Convolutions in float32's own precision with Hopper's instructions (kernels/window_split.cuh): the simulated chip is one."""
+"""kernels/window_split.cuh: convolutions in float32's own precision with Hopper's instructions."""
 
 import json
 import subprocess
@@ -141,7 +141,7 @@ def ranges(tmp_path_factory):
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("label", [k for k in eval(RANGES)])
+@pytest.mark.parametrize("label", list(eval(RANGES)))
 def test_ranges(ranges, label):
     same, error, eager = ranges[label]
     assert same
