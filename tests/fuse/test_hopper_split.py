@@ -31,14 +31,14 @@ class Model(nn.Module):
         self.large = nn.Conv2d(16, 32, 5, bias=False)
         self.norm = nn.GroupNorm(4, 32)
 
-    def forward(self, x, y, z, w):
+    def forward(self, z, y, w, x):
         first = torch.tanh(self.single(torch.relu(self.grouped(self.strided(x)))))
         return first, self.long(y), self.cube(z).amax(1), self.norm(self.large(w))
 
 
 def get_inputs():
     return [
-        torch.randn(2, 20, 37, 41), torch.randn(2, 24, 300), torch.randn(3, 9, 5, 6, 7), torch.randn(4, 16, 40, 33),
+        torch.randn(3, 9, 4, 5, 6), torch.randn(2, 24, 300), torch.randn(4, 16, 40, 33), torch.randn(2, 20, 37, 41),
     ]
 
 

@@ -29,6 +29,9 @@ struct Split {
   static constexpr int BM = PAIR_ROWS, PRODUCERS = 128, CONSUMERS = 256, threads = PRODUCERS + CONSUMERS;
   static constexpr bool PAIRED = true, SAMPLES = JOIN == 4;
   static constexpr int UNIT = 4, CHANNELS = 2 * UNIT;
+  // Of a thread. Together what three warpgroups begin with: who asked for more would wait for ever.
+  static constexpr int PRODUCER_REGISTERS = 104, CONSUMER_REGISTERS = 200;
+  static_assert(PRODUCER_REGISTERS + 2 * CONSUMER_REGISTERS == 3 * (65536 / threads / 8 * 8), "neither more nor fewer");
 };
 
 // Shared memory, and how the taps are cut into pieces.
@@ -176,7 +179,7 @@ __global__ void __launch_bounds__(W::threads, 1) split_kernel(const __grid_const
   const Index tile = tiles.group * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + tiles.tile_m;
 
   if (warp >= W::CONSUMERS / 32) {
-    registers_down<96>();  // with twice the consumers', what three warpgroups begin with
+    registers_down<W::PRODUCER_REGISTERS>();
     const unsigned char* const weights = packed.weights<W>() + tile * int64_t(chunks) * H::TAPS * 2 * TAP_BYTES;
     PairProducer<W, P> from{p, tiles, 0, reinterpret_cast<float*>(split_shared + S::LANDING) + (threadIdx.x - W::CONSUMERS), 1.0f};
     if (tiles.left > 0) {
@@ -238,7 +241,7 @@ __global__ void __launch_bounds__(W::threads, 1) split_kernel(const __grid_const
       }
     if (bad && lane == 0) *packed.again = 1;
   } else {
-    registers_up<208>();
+    registers_up<W::CONSUMER_REGISTERS>();
     const int which = warp / 4;
     SplitConsumer<W, P> mine{shared, shared + S::RING, full, empty, come, gone, which, lane};
     if (which == 1) turn_give(1);

@@ -28,7 +28,7 @@ COLUMNS = 200  # of one of its instructions: a thread has 128 registers to begin
 # Of its twin in float32's own precision: columns of an instruction (sums need as many registers as products), taps
 # whose products are added before they go to the sums, producers, and cycles in which each puts away a chunk of a pixel.
 SPLIT_COLUMNS, SPLIT_TAPS, SPLIT_PRODUCERS, SPLIT_PRODUCE = 128, 9, 128, 300.0
-SPLIT_PLACES = 8 * SPLIT_PRODUCERS  # of a halo: each producer remembers where its pixels are
+SPLIT_PLACES = 6 * SPLIT_PRODUCERS  # of a halo: each producer remembers where its pixels are
 MORE = 8  # columns that a strip computes beside its own
 LANDINGS = (4, 8)  # buffers in which lines land, at least and at most, an even number
 UNITS = 9  # pairs of a tap and eight channels that a warp keeps sums of
