@@ -30,6 +30,7 @@ class Functor:
     structs: set[str] = field(default_factory=set)
     templates: set[str] = field(default_factory=set)
     columns: set[int] = field(default_factory=set)  # of Hopper's matrix instructions
+    tf32: set[int] = field(default_factory=set)  # the same, of those that are needed in kind Tf32 alone
     asks: bool = False  # whether bytes_NAME(sizes) says how much memory `packed` must have
 
 
@@ -554,8 +555,8 @@ def _contraction(stage: Contraction, buffers: Mapping[str, Buffer], comment: Ite
     boxed = isinstance(stage.tile, WindowTile)
     gradient = isinstance(stage.tile, GradientTile)
     templates = {"window.cuh" if boxed else "window_gradient.cuh" if gradient else "contract.cuh"}
-    own = (stage.tile.pair, stage.tile.precise) if isinstance(stage.tile, WindowTile) else ()
-    templates |= {t.template for t in own if t is not None}
+    pair, precise = (stage.tile.pair, stage.tile.precise) if isinstance(stage.tile, WindowTile) else (None, None)
+    templates |= {t.template for t in (pair, precise) if t is not None}
     if stage.packed:
         templates.add("contract_wgmma.cuh")
     if stage.pool is not None:
@@ -564,7 +565,8 @@ def _contraction(stage: Contraction, buffers: Mapping[str, Buffer], comment: Ite
     extra = ["packed"] if boxed or stage.packed else []
     memory = packed_bytes(stage) if stage.packed else ""
     made = _assemble(parts, stage.name, comment, body, launch(stage, STREAM), extra, templates, memory)
-    made.columns = {stage.tile.cols} if stage.packed else {n for t in own if t is not None for n in t.instructions}
+    made.columns = pair.instructions if pair is not None else {stage.tile.cols} if stage.packed else set()
+    made.tf32 = {precise.columns} if precise is not None else set()
     return made
 
 

@@ -63,7 +63,7 @@ def write_file(request: Request) -> str:
                     renamed = re.sub(rf"\b(run_|bytes_)?{re.escape(f.name)}\b", rf"\g<1>{label}", f.text)
                     parts[part].append(Functor(label, renamed, f.pointers, f.sizes, f.extra, f"run_{label}",
                                                f.functions,
-                                               f.structs, f.templates, f.columns, f.asks))  # fmt: skip
+                                               f.structs, f.templates, f.columns, f.tf32, f.asks))  # fmt: skip
     sections = [_header(request), _imports(), _cuda(parts), _builder(request, parts)]
     for mode in request.modes:
         sections.append(_functions(mode))
@@ -100,10 +100,11 @@ def _cuda(parts: dict[str, list[Functor]]) -> str:
         functions = set().union(*(f.functions for f in functors)) if functors else set()
         structs = set().union(*(f.structs for f in functors)) if functors else set()
         columns = set().union(*(f.columns for f in functors)) if functors else set()
+        tf32 = set().union(*(f.tf32 for f in functors)) if functors else set()
         text = "\n\n".join([
             "#include <stdexcept>\n#include <string>\n#include <cstring>",
             f"{LIBRARY_BEGIN}\n\n{library(templates, functions, structs)}\n\n{LIBRARY_END}",
-            *([wgmma.instructions(columns)] if columns else []),
+            *([wgmma.instructions(columns, tf32)] if columns or tf32 else []),
             "using namespace crucible;",
             'inline void check(cudaError_t error, const char* kernel) {\n'
             "  if (error != cudaSuccess)\n"
@@ -270,10 +271,11 @@ def _builder(request: Request, parts: dict[str, list[Functor]]) -> str:
         "fp32": ("False", "False"),
         "tf32": ("True", "True"),
     }[request.precision]
+    own = any(f.columns or f.tf32 for part in parts.values() for f in part)
     body = _BUILDER.format(
         scalars="{" + listed + "}", name=f"crucible_{digest}", conv=switches[0], matmul=switches[1],
         simt="True or " if request.engine == "simt" else "",
-        hopper=request.hopper and request.engine != "simt" and any(f.columns for part in parts.values() for f in part),
+        hopper=request.hopper and request.engine != "simt" and own,
     )  # fmt: skip
     return "\n\n".join([*bindings, f"_SOURCES = {{{table}}}"]) + "\n" + body + "\n\n" + settings.source() + _EXPECT
 

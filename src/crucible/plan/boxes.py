@@ -121,10 +121,6 @@ class SplitTile:
     other = MmaTile(64, 128, 16, 32, 32)  # which does again what cannot be split, as wide as any of these boxes
 
     @property
-    def instructions(self) -> set[int]:
-        return {self.columns}
-
-    @property
     def text(self) -> str:
         return f"Split<{self.join}, {self.slots}, {self.piece}, {self.held}, {self.landing}>"
 

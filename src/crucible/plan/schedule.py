@@ -236,7 +236,7 @@ class Scheduler:
         if len(set(boxes)) == 1:
             return boxes[0]
         text = f"_boxes(dtype, device, {', '.join(b.python() for b in boxes)})"
-        return self._size(f"{stage.contract.name}_boxes", text, max(map(self.program.hint, boxes)))
+        return self._size(f"{stage.contract.name}_boxes", text, max(map(self.program.hint, boxes[1:])))
 
     def _size(self, name: str, text: str, hint: int) -> Int:
         """A size that the host computes."""
