@@ -76,6 +76,15 @@ def test_no_spills_on_hopper(name, capsys):
 
 
 @needs_nvcc
+@pytest.mark.parametrize("name", ["conv_transpose2d", "conv_transpose3d_relu_group_norm"])
+def test_no_spills_on_hopper_in_float32s_own_precision(name, capsys):
+    code = stage.main([str(PROBLEMS / f"{name}.py"), "--ptxas", "--arch", "sm_90a", "--precision", "fp32"])
+    said = capsys.readouterr()
+    assert code == 0, said.out + said.err
+    assert "contract_1: split_kernel<Split<" in said.out
+
+
+@needs_nvcc
 def test_spills_on_tensor_cores_are_an_error(tmp_path, capsys):
     """A kernel that must spill: more values alive at once than a thread has registers."""
     many = 300

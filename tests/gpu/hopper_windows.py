@@ -1,10 +1,11 @@
 """Fused files on a real GPU: right over the range of float32, and how long each kernel takes.
 
-    python tests/gpu/hopper_windows.py fused/*.py [--samples 8] [--backward] [--jobs 6]
+    python tests/gpu/hopper_windows.py fused/*.py [--samples 8] [--backward] [--jobs 6] [--no-tf32]
 
 Files are named like their problem, with anything after an @ in the name: several versions of one can be compared. All
 are built first, at the same time, each in a folder of its own. Errors are relative L2 distances from float64, the worst
 of two samples, of the file and of eager; exit code 1 if the file's is over 1.1 times eager's, where that is finite.
+With --no-tf32 torch's switch forbids TF32: float32's own precision, at most twice eager's error. Eager is timed too.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ sys.path.insert(0, str(ROOT / "src"))
 
 from crucible.problem import import_file  # noqa: E402
 
-LIMIT = 1.1
+LIMITS = {True: 1.1, False: 2.0}  # by whether TF32 is permitted
 RANGES = {
     "plain": lambda x: x,
     "1e-30": lambda x: x * 1e-30,
@@ -35,6 +36,7 @@ RANGES = {
     "samples 1e-18 and 1e18": lambda x: torch.cat([x[:1] * 1e-18, x[1:2] * 1e18]),
     "a channel 1e6": lambda x: torch.cat([x[:, :1] * 1e6, x[:, 1:]], 1),
     "a channel 1e-8": lambda x: torch.cat([x[:, :1] * 1e-8, x[:, 1:]], 1),
+    "subnormals": lambda x: x * 1e-40,
 }
 BUILD = """
 import sys
@@ -42,6 +44,7 @@ sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 import torch
 from crucible.problem import import_file
+torch.backends.cudnn.allow_tf32 = sys.argv[4] == "True"
 m = import_file(Path(sys.argv[2]), "fused")
 model = m.ModelNew(*m.get_init_inputs()).cuda()
 with torch.device("cuda"):
@@ -59,8 +62,9 @@ def cache(base: Path, file: Path) -> dict[str, str]:
     return {**os.environ, "TORCH_EXTENSIONS_DIR": str(folder)}
 
 
-def build(base: Path, file: Path, backward: bool) -> str:
-    command = [sys.executable, "-c", BUILD, str(ROOT / "src"), str(file), str(backward)]
+def build(base: Path, file: Path, arguments: argparse.Namespace) -> str:
+    flags = [str(arguments.backward), str(not arguments.no_tf32)]
+    command = [sys.executable, "-c", BUILD, str(ROOT / "src"), str(file), *flags]
     try:
         done = subprocess.run(command, env=cache(base, file), capture_output=True, text=True, timeout=150, check=False)
     except subprocess.TimeoutExpired:
@@ -87,7 +91,13 @@ def compare(new: Any, reference: Any, x: torch.Tensor, backward: bool) -> tuple[
         for name, ours, theirs, truth in pairs:
             error, eager = distance(ours, truth), distance(theirs, truth)
             said.append(f"{name} {error:.2e}/{eager:.2e}")
-            right &= not eager < 0.5 or error <= LIMIT * eager
+            right &= not eager < 0.5 or error <= LIMITS[torch.backends.cudnn.allow_tf32] * eager
+    for number in (float("inf"), float("nan")):
+        given = x[:2].clone()
+        given[1, 0].view(-1)[given[1, 0].numel() // 2] = number
+        same = bool((new(given).isfinite() == exact(given.double()).isfinite()).all())
+        said.append(f"{number} {'where float64 has it' if same else 'ELSEWHERE'}")
+        right &= same
     return said, right
 
 
@@ -103,10 +113,25 @@ def kernels(run: Any) -> list[str]:
     return [f"{name} {ms:.3f}" for name, ms in short if ms >= 0.004]
 
 
+def milliseconds(run: Any, samples: int) -> float:
+    """The median, with caches that hold something else."""
+    flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
+    times = []
+    for _ in range(samples + 2):
+        flush.zero_()
+        first, last = torch.cuda.Event(True), torch.cuda.Event(True)
+        first.record()
+        run()
+        last.record()
+        last.synchronize()
+        times.append(first.elapsed_time(last))
+    return statistics.median(times[2:])
+
+
 def measure_apart(base: Path, file: Path, arguments: argparse.Namespace) -> bool:
     """In a process of its own, so that a kernel that waits for ever costs one file."""
     command = [sys.executable, str(Path(__file__)), "--built", str(file), "--samples", str(arguments.samples)]
-    command += ["--backward"] * arguments.backward
+    command += ["--backward"] * arguments.backward + ["--no-tf32"] * arguments.no_tf32
     try:
         return subprocess.run(command, env=cache(base, file), timeout=60, check=False).returncode == 0
     except subprocess.TimeoutExpired:
@@ -124,20 +149,11 @@ def measure(file: Path, samples: int, backward: bool) -> bool:
     with torch.device("cuda"):
         inputs = [x.cuda() for x in problem.get_inputs()]
     said, right = compare(new, old, inputs[0], backward)
-    flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
-    times = []
     with torch.no_grad():
-        for _ in range(samples + 2):
-            flush.zero_()
-            first, last = torch.cuda.Event(True), torch.cuda.Event(True)
-            first.record()
-            new(*inputs)
-            last.record()
-            last.synchronize()
-            times.append(first.elapsed_time(last))
+        took, eager = (milliseconds(lambda m=m: m(*inputs), samples) for m in (new, old))
         each = kernels(lambda: new(*inputs))
     verdict = "right" if right else "WRONG"
-    print(f"{file.stem}: {statistics.median(times[2:]):.3f} ms, {verdict}", flush=True)
+    print(f"{file.stem}: {took:.3f} ms, eager {eager:.3f}, {verdict}", flush=True)
     print(f"    {', '.join(each)}\n    errors (file/eager): {', '.join(said)}", flush=True)
     return right
 
@@ -148,15 +164,17 @@ def main() -> int:
     parser.add_argument("--samples", type=int, default=8)
     parser.add_argument("--backward", action="store_true", help="the gradient by the first input too")
     parser.add_argument("--jobs", type=int, default=6)
+    parser.add_argument("--no-tf32", action="store_true", help="float32's own precision")
     parser.add_argument("--built", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    torch.backends.cudnn.allow_tf32 = not arguments.no_tf32
     if arguments.built:
         wrong = [f for f in arguments.files if not measure(f, arguments.samples, arguments.backward)]
         return 1 if wrong else 0
     bad = 0
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
         base = Path(folder)
-        waiting = [(f, pool.submit(build, base, f, arguments.backward)) for f in arguments.files]
+        waiting = [(f, pool.submit(build, base, f, arguments)) for f in arguments.files]
         for file, future in waiting:
             problem = future.result()
             if problem:

@@ -11,7 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import crucible
-from crucible.plan.boxes import BN, COLUMNS, HOPPER_SHARED, Form, choose_box, choose_gradient, shared_bytes
+from crucible.plan.boxes import (
+    BN,
+    COLUMNS,
+    HOPPER_SHARED,
+    SPLIT_COLUMNS,
+    Form,
+    choose_box,
+    choose_gradient,
+    shared_bytes,
+)
 from crucible.plan.tiles import MMA_TILES, SHARED_LIMIT
 from crucible.sim import kernel as sim
 
@@ -67,6 +76,10 @@ def test_every_choice_fits(kernel, stride, dilation, extents, rows, channels):
         if tile.pair is not None:
             assert all(tile.pair.shared_bytes(f, kind) <= HOPPER_SHARED for kind in ("Half", "Tf32"))
             assert tile.pair.columns % 8 == 0 and prod(tile.pair.box) <= tile.pair.columns <= COLUMNS
+        if tile.precise is not None:
+            assert tile.precise.shared_bytes(f) <= HOPPER_SHARED and tile.precise.columns <= SPLIT_COLUMNS
+            assert prod(tile.precise.box) <= min(tile.precise.columns, tile.precise.other.cols)
+            assert tile.packed_words(rows, channels, f.taps, 1) >= 2 * rows * channels * f.taps
     gradient = choose_gradient(f, extents, rows, channels, OTHER)
     if gradient is not None:
         assert gradient.shared_bytes(f) <= SHARED_LIMIT and gradient.box[-1] % 8 == 0
@@ -80,7 +93,7 @@ def test_shared_memory_is_counted_as_the_kernels_count_it():
     wide = Form((1, 3, 3, 3), (1, 1, 1, 1), (1, 1, 1, 1), (0, -2, -2, -2), True)
     beside = choose_box(wide, (1, 34, 34, 34), 128, 64)
     assert tile is not None and gradient is not None and beside is not None
-    assert tile.pair is not None and beside.pair is not None
+    assert tile.pair is not None and beside.pair is not None and tile.precise is not None and beside.precise is not None
     assert tile.pair.join < 0 <= beside.pair.join, "one that keeps its weights, one that shares them"
 
     def dims(values):
@@ -99,12 +112,17 @@ struct {name} {{
     source = f"""
 #include "window.cuh"
 #include "window_gradient.cuh"
-#include "window_wgmma.cuh"
+#include "window_split.cuh"
 using namespace crucible;
 {functor("Forward", tile.box)}
 {functor("Backward", gradient.box)}
 {functor("Kept", tile.pair.box)}
 {functor("Beside", beside.pair.box, wide)}
+{functor("Precise", tile.precise.box)}
+{functor("PreciseBeside", beside.precise.box, wide)}
+extern "C" int precise_bytes() {{ return SplitRoom<{tile.precise.text}, Precise>::shared_bytes; }}
+extern "C" int precise_beside_bytes() {{ return SplitRoom<{beside.precise.text}, PreciseBeside>::shared_bytes; }}
+extern "C" int precise_beside_columns() {{ return Pair<{beside.precise.text}, PreciseBeside>::N; }}
 extern "C" int kept_bytes() {{ return Pair<{tile.pair.text("Half")}, Kept>::shared_bytes; }}
 extern "C" int kept_columns() {{ return Pair<{tile.pair.text("Half")}, Kept>::N; }}
 extern "C" int again_bytes() {{ return Pair<{tile.pair.text("Tf32")}, Kept>::shared_bytes; }}
@@ -121,6 +139,8 @@ extern "C" int gradient_bytes() {{ return GradientSizes<{gradient.text()}, Backw
         "kept_bytes": tile.pair.shared_bytes(f, "Half"), "kept_columns": tile.pair.columns,
         "again_bytes": tile.pair.shared_bytes(f, "Tf32"),
         "beside_bytes": beside.pair.shared_bytes(wide, "Half"), "beside_columns": beside.pair.columns,
+        "precise_bytes": tile.precise.shared_bytes(f), "precise_beside_bytes": beside.precise.shared_bytes(wide),
+        "precise_beside_columns": beside.precise.columns,
     }  # fmt: skip
     for name, expected in counted.items():
         function = getattr(library, name)
@@ -133,3 +153,4 @@ def test_boxes_of_whole_windows(pool):
     tile = choose_box(form((3, 3)), (1, 9, 33, 35), 64, 64, pool=pool)
     assert tile is not None and tile.pair is not None and tile.divided(pool)
     assert prod(tile.box) <= BN and tile.pair.columns <= COLUMNS
+    assert tile.precise is not None and all(b % w == 0 for b, w in zip(tile.precise.box, pool))

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from crucible.emit.engines import launch, packed_bytes
+from crucible.emit.engines import boxes, launch, packed_bytes
 from crucible.emit.writer import TYPES, Block, Writer, indented, pointer
 from crucible.plan import reducers
 from crucible.plan.boxes import GradientTile, WindowTile
@@ -32,6 +32,7 @@ class Functor:
     structs: set[str] = field(default_factory=set)
     templates: set[str] = field(default_factory=set)
     columns: set[int] = field(default_factory=set)  # of Hopper's matrix instructions
+    tf32: set[int] = field(default_factory=set)  # the same, of those that are needed in kind Tf32 alone
     asks: bool = False  # whether bytes_NAME(sizes) says how much memory `packed` must have
 
 
@@ -506,12 +507,14 @@ def _window(parts: _Parts, stage: Contraction, tile: WindowTile | GradientTile) 
     rows = [
         ("Kernel", form.kernel), ("Stride", form.stride), ("Dilation", form.dilation), ("Shift", form.shift),
     ]  # fmt: skip
-    boxes = [_dims("Box", tile.box)]
-    if isinstance(tile, WindowTile) and tile.pair is not None:
-        boxes = ["#if CRUCIBLE_HOPPER", _dims("Box", tile.pair.box), "#else", *boxes, "#endif"]
+    lines = [_dims("Box", tile.box)]
+    found = boxes(tile) if isinstance(tile, WindowTile) else []
+    if len(found) > 1:
+        words = ["#if", *["#elif"] * (len(found) - 2), "#else"]
+        lines = [t for w, (c, box) in zip(words, found) for t in (f"{w} {c}".rstrip(), _dims("Box", box))]
+        lines.append("#endif")
     extents = " : ".join([*(f"d == {k} ? {e}" for k, e in enumerate(s.extents[:-1])), str(s.extents[-1])])
-    lines = [
-        *boxes,
+    lines += [
         *(_dims(name, values) for name, values in rows),
         f"static constexpr bool flipped = {str(form.flipped).lower()};",
         f"__host__ __device__ Index extent(int d) const {{ return {extents}; }}",
@@ -571,9 +574,8 @@ def _contraction(stage: Contraction, buffers: Mapping[str, Buffer], comment: Ite
     boxed = isinstance(stage.tile, WindowTile)
     gradient = isinstance(stage.tile, GradientTile)
     templates = {"window.cuh" if boxed else "window_gradient.cuh" if gradient else "contract.cuh"}
-    pair = stage.tile.pair if isinstance(stage.tile, WindowTile) else None
-    if pair is not None:
-        templates.add(pair.template)
+    pair, precise = (stage.tile.pair, stage.tile.precise) if isinstance(stage.tile, WindowTile) else (None, None)
+    templates |= {t.template for t in (pair, precise) if t is not None}
     if stage.packed:
         templates.add("contract_wgmma.cuh")
     if stage.pool is not None:
@@ -583,6 +585,7 @@ def _contraction(stage: Contraction, buffers: Mapping[str, Buffer], comment: Ite
     memory = packed_bytes(stage) if stage.packed else ""
     made = _assemble(parts, stage.name, comment, body, launch(stage, STREAM), extra, templates, memory)
     made.columns = pair.instructions if pair is not None else {stage.tile.cols} if stage.packed else set()
+    made.tf32 = {precise.columns} if precise is not None else set()
     return made
 
 

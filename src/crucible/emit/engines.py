@@ -35,12 +35,23 @@ def hopper(stage: Contraction) -> list[tuple[int, str, str]]:
     tile = stage.tile
     if stage.packed:
         return [(FP32, "launch_contract_wgmma", packed(stage))]
-    if not isinstance(tile, WindowTile) or tile.pair is None:
-        return []
-    return [
-        (TF32, tile.pair.launch, f"{tile.pair.text('Half')}, {tile.pair.text('Tf32')}"),
-        (NATIVE, tile.pair.launch, f"{tile.pair.text('Native')}, void"),
-    ]
+    made = []
+    if isinstance(tile, WindowTile) and tile.pair is not None:
+        made += [
+            (TF32, tile.pair.launch, f"{tile.pair.text('Half')}, {tile.pair.text('Tf32')}"),
+            (NATIVE, tile.pair.launch, f"{tile.pair.text('Native')}, void"),
+        ]  # fmt: skip
+    if isinstance(tile, WindowTile) and tile.precise is not None:
+        made.append((FP32, tile.precise.launch, f"{tile.precise.text}, {tile.precise.other.text('fp32')}"))
+    return made
+
+
+def boxes(tile: WindowTile) -> list[tuple[str, tuple[int, ...]]]:
+    """The boxes of each engine and the preprocessor's condition for it: the first that holds counts."""
+    precise = tile.box if tile.precise is None else tile.precise.box
+    pair = tile.box if tile.pair is None else tile.pair.box
+    found = [(f"CRUCIBLE_HOPPER && CRUCIBLE_CONV == {FP32}", precise), ("CRUCIBLE_HOPPER", pair), ("", tile.box)]
+    return found if {precise, pair} != {tile.box} else found[-1:]
 
 
 def packed(stage: Contraction) -> str:
@@ -73,6 +84,7 @@ def launch(stage: Contraction, stream: str) -> str:
         "launch_window": "reinterpret_cast<unsigned*>(packed)",
         "launch_warpgroups": "reinterpret_cast<void*>(packed)",
         "launch_strips": "reinterpret_cast<void*>(packed)",
+        "launch_split": "reinterpret_cast<void*>(packed)",
         "launch_contract_wgmma": "reinterpret_cast<void*>(packed)",
     }
     for number, (condition, function, text) in enumerate(options):

@@ -60,7 +60,7 @@ def write_file(request: Request) -> str:
             if all(x.name != label for x in found):
                 renamed = re.sub(rf"\b(run_|bytes_)?{re.escape(f.name)}\b", rf"\g<1>{label}", f.text)
                 found.append(Functor(label, renamed, f.pointers, f.sizes, f.extra, f"run_{label}", f.functions,
-                                     f.structs, f.templates, f.columns, f.asks))  # fmt: skip
+                                     f.structs, f.templates, f.columns, f.tf32, f.asks))  # fmt: skip
     parts = {part: functors for part, functors in parts.items() if functors}
     sections = [_header(request), _imports(), _cuda(parts, runs), _builder(request, parts, runs)]
     for mode in request.modes:
@@ -109,10 +109,11 @@ def _cuda(parts: dict[str, list[Functor]], runs: Sequence[Pass]) -> str:
         functions = set().union(*(f.functions for f in functors))
         structs = set().union(*(f.structs for f in functors))
         columns = set().union(*(f.columns for f in functors))
+        tf32 = set().union(*(f.tf32 for f in functors))
         text = "\n\n".join([
             "#include <stdexcept>\n#include <string>\n#include <cstring>",
             f"{LIBRARY_BEGIN}\n\n{library(templates, functions, structs)}\n\n{LIBRARY_END}",
-            *([wgmma.instructions(columns)] if columns else []),
+            *([wgmma.instructions(columns, tf32)] if columns or tf32 else []),
             "using namespace crucible;",
             'inline void check(cudaError_t error, const char* kernel) {\n'
             "  if (error != cudaSuccess)\n"
@@ -143,6 +144,13 @@ def _hopper(device):
     """Whether this chip has Hopper's matrix instructions, the compiler knows them, and the file makes use of them."""
     known = int((torch.version.cuda or "0").split(".")[0]) >= 12
     return int({hopper} and known and torch.cuda.get_device_capability(device) == (9, 0))
+
+
+def _boxes(dtype, device, precise, hopper, others):
+    """How many boxes a convolution has: as good as float32 on Hopper, otherwise on Hopper, elsewhere."""
+    if not _hopper(device):
+        return others
+    return precise if _grade(dtype, device, {conv}) == 2 else hopper
 
 
 def _kernels(part, dtype, device, elements):
@@ -334,11 +342,12 @@ def _builder(request: Request, parts: dict[str, list[Functor]], runs: Sequence[P
         "tf32": ("True", "True"),
     }[request.precision]
     rules = sorted({s.contract.rule for run in runs for s in run.stages if isinstance(s, Contraction)})
+    own = any(f.columns or f.tf32 for part in parts.values() for f in part)
     body = _BUILDER.format(
         scalars="{" + listed + "}", name=f"crucible_{digest}", conv=switches[0], matmul=switches[1],
         switches="".join(f"_{rule}_switch(), " for rule in rules) if request.precision == "torch" else "",
         simt="True or " if request.engine == "simt" else "",
-        hopper=request.hopper and request.engine != "simt" and any(f.columns for part in parts.values() for f in part),
+        hopper=request.hopper and request.engine != "simt" and own,
     )  # fmt: skip
     return "\n\n".join([*bindings, f"_SOURCES = {{{table}}}"]) + "\n" + body + "\n\n" + settings.source() + _EXPECT
 

@@ -13,11 +13,14 @@ KINDS = (
 )
 
 
-def instructions(widths: Iterable[int]) -> str:
-    """``Wgmma<N, kind>`` of kernels/wgmma.cuh for these N."""
+def instructions(widths: Iterable[int], tf32: Iterable[int] = ()) -> str:
+    """``Wgmma<N, kind>`` of kernels/wgmma.cuh for these N, and for N that are needed in kind Tf32 alone."""
+    every = set(widths)
     parts = ["#if CRUCIBLE_HOPPER", "namespace crucible {"]
-    for width in sorted(widths):
+    for width in sorted(every | set(tf32)):
         for kind, condition, depth, element, tail in KINDS:
+            if width not in every and kind != "Tf32":
+                continue
             parts += [f"#if {condition}", _one(width, kind, depth, element, tail), "#endif"]
     return "\n".join([*parts, "}  // namespace crucible", "#endif  // CRUCIBLE_HOPPER"])
 

@@ -17,8 +17,9 @@ namespace crucible {
 #define CRUCIBLE_HAS_WGMMA 0
 #endif
 
-// What the tensor cores multiply: floats scaled and rounded to half, floats rounded to tf32, or elements as they are.
-enum class Operands { Half, Tf32, Native };
+// What the tensor cores multiply: floats scaled and rounded to half, floats rounded to tf32, elements as they are, or floats
+// split into two tf32 numbers.
+enum class Operands { Half, Tf32, Native, Split };
 
 template <int N, Operands kind>
 struct Wgmma;

@@ -2,7 +2,8 @@
 //
 // For each 64 rows there is one contiguous piece of [chunk of channels][tap][16 bytes of channels][row]. In kind Half a row's
 // largest weight is brought to [2^9, 2^10), and a sample of the input says by how much that is scaled; the same weights in
-// tf32 lie behind, for the launch that does again what half cannot hold. Bytes: each weight read twice, written twice.
+// tf32 lie behind, for the launch that does again what half cannot hold. In kind Split there are two planes, hi and lo, for each
+// tap, and the largest weight is brought to [2^30, 2^31). Bytes: each weight read twice, written twice.
 #pragma once
 
 #include "box.cuh"
@@ -68,6 +69,19 @@ __device__ __forceinline__ int half_exponent(float largest) {
   return by < 126 ? by : 126;
 }
 
+// In kind Split: the same for a row of weights, and what no weight may reach.
+constexpr int SPLIT_PEAK = 30;
+constexpr float SPLIT_WEIGHT = 0x1p40f;
+__device__ __forceinline__ int split_exponent(float largest) {
+  return largest == 0.0f ? 0 : exponent_to(SPLIT_PEAK, __float_as_uint(largest));
+}
+
+// hi + lo is x to 22 bits or more; tensor cores ignore the bits below a tf32 number's. Not for inf and nan.
+__device__ __forceinline__ void split_tf32(float x, unsigned& hi, unsigned& lo) {
+  hi = (__float_as_uint(x) + 0x1000u) & 0xffffe000u;
+  lo = __float_as_uint(x - __uint_as_float(hi)) + 0x1000u;
+}
+
 __device__ __forceinline__ int Packed::input() const { return half_exponent(__int_as_float(*largest)); }
 
 __device__ __forceinline__ float block_max(float x) {
@@ -124,18 +138,19 @@ __global__ void __launch_bounds__(256) pack_rows_kernel(const __grid_constant__ 
   const bool there = m < p.rows();
   const auto line = p.a_row(group, there ? m : 0);
   int by = 0;
-  if constexpr (W::kind == Operands::Half) {
+  if constexpr (W::kind == Operands::Half || W::kind == Operands::Split) {
     float largest = 0;
     if (there)
       for (Index k = static_cast<Index>(threadIdx.x); k < channels * TAPS; k += 256)
         largest = fmaxf(largest, fabsf(static_cast<float>(p.a(line, k))));
-    by = half_exponent(block_max(largest));
+    largest = block_max(largest);
+    by = W::kind == Operands::Half ? half_exponent(largest) : split_exponent(largest);
   }
   if (threadIdx.x == 0) packed.rows[row] = by;
   const auto put = [&](auto kind, unsigned char* to) {
-    constexpr int UNIT = decltype(kind)::UNIT, CHANNELS = 2 * UNIT;
+    constexpr int UNIT = decltype(kind)::UNIT, CHANNELS = 2 * UNIT, PLANES = decltype(kind)::kind == Operands::Split ? 2 : 1;
     const Index chunks = (channels + CHANNELS - 1) / CHANNELS;
-    unsigned char* const tile = to + (row / PAIR_ROWS) * int64_t(chunks) * TAPS * TAP_BYTES;
+    unsigned char* const tile = to + (row / PAIR_ROWS) * int64_t(chunks) * TAPS * PLANES * TAP_BYTES;
     bool bad = false;
     for (Index c = static_cast<Index>(threadIdx.x); c < chunks * CHANNELS; c += 256) {
       float largest = 0;
@@ -143,20 +158,23 @@ __global__ void __launch_bounds__(256) pack_rows_kernel(const __grid_constant__ 
         const int tap = P::flipped ? TAPS - 1 - t : t;
         const float w = there && c < channels ? static_cast<float>(p.a(line, c * TAPS + tap)) : 0.0f;
         unsigned char* const at =
-            tile + ((c / CHANNELS * TAPS + t) * 2 + c % CHANNELS / UNIT) * int64_t(TAP_BYTES / 2) + row % PAIR_ROWS * 16;
+            tile + ((c / CHANNELS * TAPS + t) * PLANES * 2 + c % CHANNELS / UNIT) * int64_t(TAP_BYTES / 2) + row % PAIR_ROWS * 16;
         if constexpr (decltype(kind)::kind == Operands::Tf32) {
           reinterpret_cast<unsigned*>(at)[c % UNIT] = round_tf32(w);
         } else if constexpr (decltype(kind)::kind == Operands::Half) {
           const float s = scaled(w, by);
           largest = fmaxf(largest, fabsf(s));
           reinterpret_cast<unsigned short*>(at)[c % UNIT] = static_cast<unsigned short>(pack_half(s, 0.0f));
+        } else if constexpr (decltype(kind)::kind == Operands::Split) {
+          bad |= !(fabsf(w) < SPLIT_WEIGHT);
+          split_tf32(scaled(w, by), reinterpret_cast<unsigned*>(at)[c % UNIT], reinterpret_cast<unsigned*>(at + TAP_BYTES)[c % UNIT]);
         } else {
           reinterpret_cast<unsigned short*>(at)[c % UNIT] = static_cast<unsigned short>(pack(w, 0.0f));
         }
       }
-      bad |= !(largest <= HALF_LIMIT) || (largest > 0 && largest < HALF_SMALL);
+      if (decltype(kind)::kind == Operands::Half) bad |= !(largest <= HALF_LIMIT) || (largest > 0 && largest < HALF_SMALL);
     }
-    if (decltype(kind)::kind == Operands::Half && bad) *packed.again = 1;
+    if (bad) *packed.again = 1;
   };
   put(W(), packed.half);
   if constexpr (W::kind == Operands::Half) put(Warpgroups<0, 1, 0, 0, 0, Operands::Tf32>(), packed.tf32);

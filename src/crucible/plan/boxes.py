@@ -25,6 +25,10 @@ CACHE_RATE, MEMORY_RATE = 45.0, 19.0
 MMA, BOX = 1.6, 400.0
 PAIR_LEAST, PAIR_TAPS = 32, 64  # fewer rows or more taps than these are not for Hopper's kernel
 COLUMNS = 200  # of one of its instructions: a thread has 128 registers to begin with
+# Of its twin in float32's own precision: columns of an instruction (sums need as many registers as products), taps
+# whose products are added before they go to the sums, producers, and cycles in which each puts away a chunk of a pixel.
+SPLIT_COLUMNS, SPLIT_TAPS, SPLIT_PRODUCERS, SPLIT_PRODUCE = 128, 9, 128, 300.0
+SPLIT_PLACES = 6 * SPLIT_PRODUCERS  # of a halo: each producer remembers where its pixels are
 MORE = 8  # columns that a strip computes beside its own
 LANDINGS = (4, 8)  # buffers in which lines land, at least and at most, an even number
 UNITS = 9  # pairs of a tap and eight channels that a warp keeps sums of
@@ -102,6 +106,33 @@ class PairTile:
 
 
 @dataclass(frozen=True)
+class SplitTile:
+    """`Split<...>` of kernels/window_split.cuh: two boxes side by side on Hopper, in float32's own precision."""
+
+    box: tuple[int, ...]
+    join: int  # the dimension along which they lie side by side, or SAMPLES
+    slots: int  # for halos
+    piece: int  # taps whose weights come at a time
+    held: int  # such pieces in shared memory
+    landing: int  # KB for what is on its way
+    columns: int  # of one instruction
+
+    launch = "launch_split"
+    template = "window_split.cuh"
+    other = MmaTile(64, 128, 16, 32, 32)  # which does again what cannot be split, as wide as any of these boxes
+
+    @property
+    def text(self) -> str:
+        return f"Split<{self.join}, {self.slots}, {self.piece}, {self.held}, {self.landing}>"
+
+    def shared_bytes(self, form: Form) -> int:
+        """What a block asks for, as the kernel counts it."""
+        joint = Joint(form, self.box, self.join)
+        rings = self.held * self.piece * 2 * TAP_BYTES + self.slots * joint.split_bytes
+        return rings + joint.stage_bytes + self.landing * 1024 + 2 * (self.slots + self.held) * 8
+
+
+@dataclass(frozen=True)
 class WindowTile:
     """`Window<rows, words, grade>` on a box of at most 256 pixels; other engines take tiles as wide."""
 
@@ -109,6 +140,7 @@ class WindowTile:
     words: int  # of channels in a chunk
     box: tuple[int, ...]
     pair: PairTile | None = None  # how Hopper's own instructions take it
+    precise: SplitTile | None = None  # and in float32's own precision
     cols: int = BN
     depth: int = 16
 
@@ -117,7 +149,7 @@ class WindowTile:
 
     def divided(self, window: Sequence[int]) -> bool:
         """Whether the boxes of every engine are made of whole windows."""
-        boxes = [self.box] if self.pair is None else [self.box, self.pair.box]
+        boxes = [self.box, *(t.box for t in (self.pair, self.precise) if t is not None)]
         if self.pair is not None and self.pair.landings:
             return False  # strips store line by line
         return all(b % w == 0 for box in boxes for b, w in zip(box, window))
@@ -135,11 +167,12 @@ class WindowTile:
     def packed_words(self, rows: int, channels: int, taps: int, groups: int) -> int:
         """Memory for the weights in the order of fragments."""
         words = groups * -(-rows // self.rows) * self.rows * -(-channels // self.words) * self.words * taps
-        if self.pair is None:
+        half, tf32 = -(-channels // 16), -(-channels // 8)
+        chunks = max([half + tf32] * (self.pair is not None) + [2 * tf32] * (self.precise is not None), default=0)
+        if chunks == 0:
             return words
         tiles = groups * -(-rows // PAIR_ROWS)
-        half, tf32 = -(-channels // 16), -(-channels // 8)
-        return max(words, 64 + -(-channels // 64) * 64 + tiles * (64 + taps * (half + tf32) * TAP_BYTES // 4))
+        return max(words, 64 + -(-channels // 64) * 64 + tiles * (64 + taps * chunks * TAP_BYTES // 4))
 
 
 @dataclass(frozen=True)
@@ -230,7 +263,8 @@ def choose_box(
             return plain
     if not boxes:
         return None
-    return WindowTile(rows_for(rows), words_for(form.taps), boxes[0], pairs[0] if pairs else None)
+    precise = _best_split(form, extents, rows, channels, samples, pool)
+    return WindowTile(rows_for(rows), words_for(form.taps), boxes[0], pairs[0] if pairs else None, precise)
 
 
 def ranked_boxes(
@@ -301,13 +335,23 @@ class Joint:
         return prod(self.form.stride) * prod(self.each) * (2 if self.join == SAMPLES else 1)
 
     @property
-    def halo_bytes(self) -> int:
+    def room(self) -> int:
+        """Places of the halo with those that are read behind it."""
         f = self.form
         second = self._far([b if d == self.join else 0 for d, b in enumerate(self.box)])
         second += self.places // 2 if self.join == SAMPLES else 0
         reach = self._far([(k - 1) * d // s for k, d, s in zip(f.kernel, f.dilation, f.stride)])
         read = (prod(f.stride) - 1) * prod(self.each) + second + reach + self.columns
-        return -(-2 * 16 * max(read, self.places) // 128) * 128
+        return max(read, self.places)
+
+    @property
+    def halo_bytes(self) -> int:
+        return -(-2 * 16 * self.room // 128) * 128
+
+    @property
+    def split_bytes(self) -> int:
+        """The same in two parts, for SplitTile."""
+        return -(-4 * 16 * self.room // 128) * 128
 
     @property
     def stage_bytes(self) -> int:
@@ -377,6 +421,56 @@ def _pair_cost(
     # Two side by side store at nearly the same time.
     parts = sorted((multiply, moved, produce))
     return count * (parts[2] + (parts[1] + parts[0]) / 4 + (store / 2 if two else 0))
+
+
+def _best_split(
+    form: Form, extents: Sequence[int], rows: int, channels: int, samples: int, pool: Sequence[int]
+) -> SplitTile | None:
+    """How kernels/window_split.cuh takes the least time; none for few rows or many taps, or where nothing fits."""
+    if rows < PAIR_LEAST or form.taps > PAIR_TAPS:
+        return None
+    found: list[tuple[float, SplitTile]] = []
+    for box in _boxes(extents, SPLIT_COLUMNS, pool):
+        for join in range(SAMPLES + 1):
+            if samples < 2 if join == SAMPLES else box[join] >= extents[join]:
+                continue
+            joint = Joint(form, box, join)
+            if joint.columns <= SPLIT_COLUMNS and joint.places <= SPLIT_PLACES:
+                tile = _fitting_split(joint)
+                if tile is not None:
+                    found.append((_split_cost(joint, tile, extents, channels, samples, 1 / prod(pool)), tile))
+    return min(found, key=lambda f: f[0])[1] if found else None
+
+
+def _fitting_split(joint: Joint) -> SplitTile | None:
+    """Large pieces first, then many slots, then much on its way; none if two of each do not fit."""
+    taps = joint.form.taps
+    for parts in sorted({-(-taps // p) for p in range(1, SPLIT_TAPS + 1)}):
+        piece = -(-taps // parts)
+        for held, slots, landing in ((4, 4, 32), (3, 4, 32), (3, 3, 32), (3, 3, 16), (2, 3, 16), (2, 2, 16), (2, 2, 8)):
+            tile = SplitTile(joint.box, joint.join, slots, piece, held, landing, joint.columns)
+            if tile.shared_bytes(joint.form) <= HOPPER_SHARED:
+                return tile
+    return None
+
+
+def _split_cost(
+    joint: Joint, tile: SplitTile, extents: Sequence[int], channels: int, samples: int, stored: float
+) -> float:
+    """Cycles of kernels/window_split.cuh for one sample. ``stored``: this part of the pixels."""
+    form, box, chunks = joint.form, joint.box, -(-channels // 8)
+    count = float(prod(-(-e // b) for e, b in zip(extents, joint.both)))
+    if tile.join == SAMPLES:
+        count *= -(-samples // 2) / samples
+    multiply = 2 * chunks * form.taps * 3 * _instruction(joint.columns)
+    dealt = -(-joint.places // SPLIT_PRODUCERS)
+    flying = max(1, tile.landing * 32 // SPLIT_PRODUCERS)  # chunks of a pixel that each producer has asked for
+    produce = chunks * dealt * max(SPLIT_PRODUCE, LATENCY / flying)
+    weights = chunks * form.taps * 2 * TAP_BYTES
+    cache = (joint.places * channels * 4 * (1 + 8 / form.halo(joint.both)[-1]) + weights) / CACHE_RATE
+    store = stored * 2 * prod(box) * 4 * PAIR_ROWS * (1 + 8 / box[-1]) / MEMORY_RATE
+    parts = sorted((multiply, produce, cache + store + 2 * prod(box) * 4 * channels / MEMORY_RATE))
+    return count * (parts[2] + (parts[1] + parts[0]) / 4 + store / 2)
 
 
 def landed_pixels(form: Form, columns: int, group: int) -> int:

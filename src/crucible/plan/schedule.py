@@ -230,12 +230,13 @@ class Scheduler:
         tile = stage.tile
         if not isinstance(tile, WindowTile):
             return (stage.contract.cols.extent + (tile.cols - 1)) // tile.cols
-        boxes = _boxes(stage)
-        if tile.pair is None or tile.pair.box == tile.box:
-            return boxes
-        own = _boxes(stage, tile.pair.box)  # another kernel, with other boxes
-        text = f"({own.python()}) if _hopper(device) else ({boxes.python()})"
-        return self._size(f"{stage.contract.name}_boxes", text, max(self.program.hint(own), self.program.hint(boxes)))
+        # Each kernel has boxes of its own: in float32's precision on Hopper, otherwise on Hopper, elsewhere.
+        boxes = [_boxes(stage, tile.box if t is None else t.box) for t in (tile.precise, tile.pair)]
+        boxes.append(_boxes(stage))
+        if len(set(boxes)) == 1:
+            return boxes[0]
+        text = f"_boxes(dtype, device, {', '.join(b.python() for b in boxes)})"
+        return self._size(f"{stage.contract.name}_boxes", text, max(map(self.program.hint, boxes[1:])))
 
     def _size(self, name: str, text: str, hint: int) -> Int:
         """A size that the host computes."""

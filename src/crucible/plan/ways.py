@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 
@@ -161,11 +161,11 @@ def _windows(site: Site, hopper: bool, count: int) -> list[Way]:
         for pair in pairs:
             kinds.setdefault((pair.join >= 0, pair.chunks > 0, pair.landings > 0), pair)
         chosen = dict.fromkeys([*pairs[:count], *kinds.values()])
-        made += [WindowTile(first.rows, first.words, first.box, pair) for pair in chosen]
-        made.append(WindowTile(first.rows, first.words, first.box))
+        made += [replace(first, pair=pair) for pair in chosen]
+        made.append(replace(first, pair=None))
     else:
         boxes = ranked_boxes(site.form, site.extents, site.rows, site.channels, site.pool)
-        made += [WindowTile(first.rows, first.words, box, first.pair) for box in boxes[:count]]
+        made += [replace(first, box=box) for box in boxes[:count]]
     return [Way(tile) for tile in made]
 
 
