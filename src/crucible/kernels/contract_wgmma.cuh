@@ -536,6 +536,7 @@ cudaError_t launch_contract_wgmma(const P& p, void* workspace, cudaStream_t stre
   if (error == cudaSuccess) error = cudaDeviceGetAttribute(&clusters, cudaDevAttrClusterLaunch, device);
   if (error == cudaSuccess) error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
   if (error != cudaSuccess) return error;
+  if (clusters == 0) return launch_contract<typename W::Other>(p, 1, stream);  // simulated, a product of small tiles is faster
   Packing all = wgmma_packing<W>(p, workspace, nullptr);
   share_packing<W, P>(all, processors, clusters, W::PACE);
   error = launch_wgmma_pack<W>(p, all, stream);
