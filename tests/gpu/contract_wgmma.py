@@ -260,14 +260,13 @@ def time_all(libraries: dict) -> None:
             parts = {"all": ALL, "pack": PACK, "multiply": MULTIPLY, "again": AGAIN}
             text = "  ".join(f"{name} {median(partial(p, what))}" for name, what in parts.items())
             print(f"time {grade} {columns} {dtype} statistics {statistics} layout {form}: {text}", flush=True)
+        print(f"time {grade} {columns} {dtype} mma engine: {median(partial(p, MMA), 5)}", flush=True)
     a, b = torch.rand(m, k, device="cuda"), torch.randn(n, k, device="cuda") * k**-0.5
     for dtype, tf32 in ((torch.float32, False), (torch.float32, True), (torch.float16, False), (torch.bfloat16, False)):
         torch.backends.cuda.matmul.allow_tf32 = tf32
         x, y = a.to(dtype), b.to(dtype)
         took = median(partial(torch.nn.functional.linear, x, y))
         print(f"time torch linear {dtype} tf32 {tf32}: {took}", flush=True)
-    p = Product(next(iter(libraries.values())), 128, a[None], b[None])
-    print(f"time mma engine: {median(partial(p, MMA), 5)}", flush=True)
 
 
 def time_paces(entry: Build, library: ctypes.CDLL) -> None:

@@ -35,11 +35,34 @@ extern "C" int guarded(const void* a, const void* b, const void* bias, void* out
 }
 """
 
+SHARES = """
+template <bool A_K, bool B_K>
+void shares(int z, int m, int n, int processors, int clusters, int pace, int64_t* early, int* high, int64_t turns,
+            int* order) {
+  using P = Product<A_K, B_K, 0, false>;
+  using W = WgmmaTile<COLUMNS, Grade::GRADE>;
+  const P p{nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, z, m, n, 64, 0};
+  Packing all = wgmma_packing<W>(p, nullptr, nullptr);
+  share_packing<W, P>(all, processors, clusters, pace);
+  early[0] = all.a.early, early[1] = all.b.early;
+  *high = all.high;
+  for (int64_t i = 0; i < turns; ++i) {
+    const PackTurn turn(all, i, A_K, B_K);  // whole tiles
+    order[i] = static_cast<int>(turn.tile) * 2 + turn.of_b;
+  }
+}
+extern "C" void tile_shares(int form, int z, int m, int n, int processors, int clusters, int pace, int64_t* early,
+                            int* high, int64_t turns, int* order) {
+  if (form == 3) shares<true, true>(z, m, n, processors, clusters, pace, early, high, turns, order);
+  if (form == 2) shares<false, true>(z, m, n, processors, clusters, pace, early, high, turns, order);
+}
+"""
+
 
 @functools.cache
 def library(grade: str, columns: int, scalar: str) -> ctypes.CDLL:
     given = {"GRADE": grade, "COLUMNS": columns, "CRUCIBLE_SCALAR": SCALARS[scalar], "CRUCIBLE_HOPPER": 1}
-    text = "".join(f"#define {name} {value}\n" for name, value in given.items()) + SOURCE.read_text() + GUARDED
+    text = "".join(f"#define {name} {value}\n" for name, value in given.items()) + SOURCE.read_text() + GUARDED + SHARES
     marker = "#include INSTRUCTIONS"
     assert marker in text
     text = text.replace(marker, instructions([columns]) + "\n//")
@@ -201,3 +224,47 @@ def test_infinities_and_nans(value, late):
     assert p.again == 1
     np.testing.assert_array_equal(np.isnan(p.out.numpy()), np.isnan(true))
     np.testing.assert_array_equal(np.isinf(p.out.numpy()), np.isinf(true))
+
+
+def pairs(z, tiles_m, tiles_n, high, wide):
+    """Every cluster's tiles, in the order of tile_place(): bands of eight, columns outermost."""
+    across, down = -(-tiles_n // wide), -(-tiles_m // high)
+    for batch in range(z):
+        for band in range(0, down, 8):
+            for n in range(across):
+                for m in range(band, min(band + 8, down)):
+                    rows = {batch * tiles_m + i for i in range(m * high, min(m * high + high, tiles_m))}
+                    yield rows, {batch * tiles_n + i for i in range(n * wide, min(n * wide + wide, tiles_n))}
+
+
+@pytest.mark.parametrize("form", [3, 2])
+def test_who_packs_what(form):
+    """The launch before the product packs all that first tiles need; turns are in the order of need, each tile once."""
+    made, rng = library("Fp32", 32, "float"), np.random.default_rng(form)
+    early, high = (ctypes.c_int64 * 2)(), ctypes.c_int()
+    for _ in range(300):
+        z, m, n = (int(v) for v in rng.integers(1, [4, 3000, 700]))
+        processors, clusters, pace = 2 * int(rng.integers(1, 30)), int(rng.integers(2)), int(rng.choice([1, 5, 10**6]))
+        tiles = z * -(-m // 128), z * -(-n // 32)
+        turns = sum(tiles) if form == 3 else tiles[1]
+        order = (ctypes.c_int * turns)()
+        given = (form, z, m, n, processors, clusters, pace, early, ctypes.byref(high), ctypes.c_int64(turns), order)
+        made.tile_shares(*given)
+        cluster = 1 + clusters
+        walk = list(pairs(z, tiles[0] // z, tiles[1] // z, high.value, cluster // high.value))
+        at_once = processors // cluster
+        assert all(a < early[0] for rows, _ in walk[:at_once] for a in rows)
+        assert all(b < early[1] for _, columns in walk[:at_once] for b in columns)
+        assert len({*order}) == turns and (form == 3 or early[0] == tiles[0])
+        # What is packed early comes first, in both operands' own order, so that the counter may begin behind it.
+        first = (early[0] if form == 3 else 0) + early[1]
+        assert {*order[:first]} == {*(range(0, 2 * early[0], 2) if form == 3 else ()), *range(1, 2 * early[1], 2)}
+        needed = [t for rows, columns in walk for t in (*(2 * r for r in rows), *(2 * c + 1 for c in columns))]
+        needed = [t for t in needed if form == 3 or t % 2]
+        place = {t: i for i, t in enumerate(order)}
+        firsts = [place[t] for t in dict.fromkeys(needed)]
+        # Of a band all rows come at once: otherwise nothing is packed before what is needed earlier.
+        assert all(later >= earlier - 8 * cluster for earlier, later in zip(firsts, firsts[1:], strict=False))
+        late = (tiles[0] - early[0]) * 128 + (tiles[1] - early[1]) * 32
+        waves = -(-(len(walk) - at_once) // at_once)
+        assert late <= max(0, waves) * processors * pace

@@ -90,7 +90,7 @@ enum : int { PACK_THREADS = 256, PACK_KEPT = 16, PACK_AHEAD = 12, PACK_CHUNK = 8
 struct PackTurn {
   bool of_b;
   int64_t tile, part;
-  __device__ __forceinline__ PackTurn(const Packing& all, int64_t turn, int a_each, int b_each) {
+  __host__ __device__ __forceinline__ PackTurn(const Packing& all, int64_t turn, int a_each, int b_each) {
     const int64_t band = all.band() * a_each, b = static_cast<int64_t>(all.tiles_n) * b_each;
     const int64_t batch = static_cast<int64_t>(all.tiles_m) * a_each + b, z = turn / batch;
     turn -= z * batch;
