@@ -57,7 +57,7 @@ static int run(const P& p, void* workspace, int what, int pace, cudaStream_t str
   cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
   cudaDeviceGetAttribute(&clusters, cudaDevAttrClusterLaunch, device);
   Packing all = wgmma_packing<W>(p, workspace, nullptr);
-  share_packing<W, P>(all, count, clusters, pace < 0 ? W::PACE : pace);
+  share_packing<W>(all, count, clusters, pace < 0 ? W::PACE : pace);
   int error = 0;
   if (what == 0 && pace < 0 && clusters) return launch_contract_wgmma<W>(p, workspace, stream);
   if (what == 0 || what == 1) error = launch_wgmma_pack<W>(p, all, stream);

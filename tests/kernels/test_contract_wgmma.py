@@ -36,25 +36,18 @@ extern "C" int guarded(const void* a, const void* b, const void* bias, void* out
 """
 
 SHARES = """
-template <bool A_K, bool B_K>
-void shares(int z, int m, int n, int processors, int clusters, int pace, int64_t* early, int* high, int64_t turns,
-            int* order) {
-  using P = Product<A_K, B_K, 0, false>;
+extern "C" void tile_shares(int z, int m, int n, int processors, int clusters, int pace, int64_t* early, int* high,
+                            int64_t turns, int* order) {
   using W = WgmmaTile<COLUMNS, Grade::GRADE>;
-  const P p{nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, z, m, n, 64, 0};
+  const Product<true, true, 0, false> p{nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, z, m, n, 64, 0};
   Packing all = wgmma_packing<W>(p, nullptr, nullptr);
-  share_packing<W, P>(all, processors, clusters, pace);
+  share_packing<W>(all, processors, clusters, pace);
   early[0] = all.a.early, early[1] = all.b.early;
   *high = all.high;
   for (int64_t i = 0; i < turns; ++i) {
-    const PackTurn turn(all, i, A_K, B_K);  // whole tiles
+    const PackTurn turn(all, i, 1, 1);  // whole tiles
     order[i] = static_cast<int>(turn.tile) * 2 + turn.of_b;
   }
-}
-extern "C" void tile_shares(int form, int z, int m, int n, int processors, int clusters, int pace, int64_t* early,
-                            int* high, int64_t turns, int* order) {
-  if (form == 3) shares<true, true>(z, m, n, processors, clusters, pace, early, high, turns, order);
-  if (form == 2) shares<false, true>(z, m, n, processors, clusters, pace, early, high, turns, order);
 }
 """
 
@@ -136,13 +129,11 @@ def test_layouts(form, pace):
     x, y = operands(2, 129, 97, 140)
     p = Product(x, y, form, pace=pace)
     assert p.again == 0 and error(p.out.numpy(), exact(x, y)) < 3e-7
-    # Of 2 x 2 tiles of 128 rows and 2 x 4 of 32 columns, three pairs need two of rows and one or two of columns.
-    late = {0: 0, 1: 256, 2: 256 - 64, 3: 512 + 256 - 256 - 64}[form]
-    asked = late + 9 if late else 0  # each of nine warps asks once more
-    if pace == ALL_EARLY:
-        assert p.beside == 0
-    if pace == FIRST_ONLY:
-        assert p.beside == asked
+    # Of 2 x 2 tiles of 128 rows and 2 x 4 of 32 columns, three blocks need two of rows and two of columns. The others
+    # are packed line by line, or 32 at a time; in the end each of nine warps asks once more.
+    late = 2 * (128 if form & 1 else 4) + 6 * (32 if form & 2 else 1)
+    if pace != OWN_PACE:
+        assert p.beside == (0 if pace == ALL_EARLY else late + 9)
 
 
 @pytest.mark.parametrize(
@@ -164,20 +155,18 @@ def test_several_bands():
     assert p.again == 0 and error(p.out.numpy(), exact(x, y)) < 3e-7
 
 
-@pytest.mark.parametrize("schedule", [0, 1, 2])
-def test_deep_lines(schedule):
-    """More pieces than a warp has registers for, and than slots in the ring; a last piece that is not whole."""
+@pytest.mark.parametrize(("form", "schedule"), [(3, 0), (3, 1), (3, 2), (0, 0), (0, 1)])
+def test_deep_lines(form, schedule):
+    """More pieces than a warp has registers for, than a chunk has, and than slots in the ring; a last one not whole."""
     sim.configure(schedule=schedule)
     x, y = operands(1, 20, 150, 64 * 26 + 3)
-    p = Product(x, y, pace=FIRST_ONLY)
+    p = Product(x, y, form, pace=FIRST_ONLY)
     assert p.beside > 9 and p.again == 0 and error(p.out.numpy(), exact(x, y)) < 3e-7
 
 
-def test_no_depth_and_nothing_at_all():
-    assert np.all(Product(*operands(1, 200, 100, 0)).out.numpy() == 0)
-    sim.reset()
-    Product(*operands(1, 0, 5, 3))
-    assert sim.launches() == []
+@pytest.mark.parametrize("form", [3, 0])
+def test_no_depth(form):
+    assert np.all(Product(*operands(1, 200, 100, 0), form).out.numpy() == 0)
 
 
 @pytest.mark.parametrize("statistics", [0, 16])
@@ -194,32 +183,33 @@ def test_statistics(statistics):
         np.testing.assert_allclose(squares[:, g], part.var(axis=1) * width, rtol=1e-5)
 
 
-@pytest.mark.parametrize("pace", [ALL_EARLY, FIRST_ONLY])
-def test_ranges(pace):
+@pytest.mark.parametrize(("form", "pace"), [(3, ALL_EARLY), (3, FIRST_ONLY), (0, ALL_EARLY), (0, FIRST_ONLY)])
+def test_ranges(form, pace):
     """Rows of any scale are held; a column of losses is seen, and done again, however the lines were packed."""
     k = 200
     power = np.exp2(np.linspace(-60, 60, 130)).astype(np.float32)[None, :, None]
     x, y = operands(1, 130, 140, k)
-    p = Product(x * power, y, pace=pace)
+    p = Product(x * power, y, form, pace=pace)
     assert p.again == 0
     rows = np.linalg.norm(p.out.numpy() - exact(x * power, y), axis=2) / np.linalg.norm(exact(x * power, y), axis=2)
     assert rows.max() < 4e-7
     steep = np.exp2(np.linspace(-20, 20, k)).astype(np.float32)
-    p = Product(x * steep, y / steep, pace=pace)
+    p = Product(x * steep, y / steep, form, pace=pace)
     assert p.again == 1 and error(p.out.numpy(), exact(x * steep, y / steep)) < 3e-7
     zeros = x.copy()
     zeros[0, ::3] = 0
-    p = Product(zeros, y, pace=pace)
+    p = Product(zeros, y, form, pace=pace)
     assert p.again == 0 and np.all(p.out.numpy()[0, ::3] == 0) and error(p.out.numpy(), exact(zeros, y)) < 3e-7
 
 
 @pytest.mark.parametrize("value", [np.inf, np.nan])
+@pytest.mark.parametrize("form", [3, 0])
 @pytest.mark.parametrize("late", [False, True])
-def test_infinities_and_nans(value, late):
+def test_infinities_and_nans(value, late, form):
     """In a line that was packed before the product, and in one that was packed beside it."""
     x, y = operands(1, 30, 200, 70)
     y[0, 190 if late else 3, 69] = value
-    p = Product(x, y, pace=FIRST_ONLY)
+    p = Product(x, y, form, pace=FIRST_ONLY)
     true = exact(x, y)
     assert p.again == 1
     np.testing.assert_array_equal(np.isnan(p.out.numpy()), np.isnan(true))
@@ -237,31 +227,28 @@ def pairs(z, tiles_m, tiles_n, high, wide):
                     yield rows, {batch * tiles_n + i for i in range(n * wide, min(n * wide + wide, tiles_n))}
 
 
-@pytest.mark.parametrize("form", [3, 2])
-def test_who_packs_what(form):
+def test_who_packs_what():
     """The launch before the product packs all that first tiles need; turns are in the order of need, each tile once."""
-    made, rng = library("Fp32", 32, "float"), np.random.default_rng(form)
+    made, rng = library("Fp32", 32, "float"), np.random.default_rng(3)
     early, high = (ctypes.c_int64 * 2)(), ctypes.c_int()
     for _ in range(300):
         z, m, n = (int(v) for v in rng.integers(1, [4, 3000, 700]))
         processors, clusters, pace = 2 * int(rng.integers(1, 30)), int(rng.integers(2)), int(rng.choice([1, 5, 10**6]))
         tiles = z * -(-m // 128), z * -(-n // 32)
-        turns = sum(tiles) if form == 3 else tiles[1]
+        turns = sum(tiles)
         order = (ctypes.c_int * turns)()
-        given = (form, z, m, n, processors, clusters, pace, early, ctypes.byref(high), ctypes.c_int64(turns), order)
+        given = (z, m, n, processors, clusters, pace, early, ctypes.byref(high), ctypes.c_int64(turns), order)
         made.tile_shares(*given)
         cluster = 1 + clusters
         walk = list(pairs(z, tiles[0] // z, tiles[1] // z, high.value, cluster // high.value))
         at_once = processors // cluster
         assert all(a < early[0] for rows, _ in walk[:at_once] for a in rows)
         assert all(b < early[1] for _, columns in walk[:at_once] for b in columns)
-        assert len({*order}) == turns and (form == 3 or early[0] == tiles[0])
         # What is packed early comes first, in both operands' own order, so that the counter may begin behind it.
-        first = (early[0] if form == 3 else 0) + early[1]
-        assert {*order[:first]} == {*(range(0, 2 * early[0], 2) if form == 3 else ()), *range(1, 2 * early[1], 2)}
-        needed = [t for rows, columns in walk for t in (*(2 * r for r in rows), *(2 * c + 1 for c in columns))]
-        needed = [t for t in needed if form == 3 or t % 2]
+        assert {*order[: early[0] + early[1]]} == {*range(0, 2 * early[0], 2), *range(1, 2 * early[1], 2)}
         place = {t: i for i, t in enumerate(order)}
+        assert len(place) == turns
+        needed = [t for rows, columns in walk for t in (*(2 * r for r in rows), *(2 * c + 1 for c in columns))]
         firsts = [place[t] for t in dict.fromkeys(needed)]
         # Of a band all rows come at once: otherwise nothing is packed before what is needed earlier.
         assert all(later >= earlier - 8 * cluster for earlier, later in zip(firsts, firsts[1:], strict=False))

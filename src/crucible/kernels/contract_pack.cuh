@@ -12,9 +12,9 @@
 // counted for each line, and its elements added up without signs, so that the product can tell whether it matters.
 // Bytes: each element read once or twice (once where k runs along memory and there are at most 8192), its planes written.
 //
-// Who packs: what the product's first tiles need, and operands whose neighbours are not along k, a launch before it. The
-// rest the warps that the product leaves idle, a line each, while tensor cores work on those first tiles: a counter hands
-// lines out in the order in which tiles need them, and each tile of lines counts those that are ready.
+// Who packs: what the product's first tiles need, a launch before it. The rest the warps that the product leaves idle, while
+// tensor cores work on those first tiles: a counter hands out work (a line, or a chunk of 32) in the order in which tiles
+// need it, and each tile of lines counts what is ready.
 #pragma once
 
 #include "contract.cuh"
@@ -59,16 +59,16 @@ struct PackedOperand {
   LineScale* scales;  // [batch][line], whole tiles
   unsigned* weights;  // [batch][line]: the sum of |scaled elements| / 2^15, in 256ths, rounded up
   unsigned* peaks;    // [chunk of k][batch][line], where neighbours are not along k
-  unsigned* ready;    // [batch][tile]: lines packed beside the product
+  unsigned* ready;    // [batch][tile]: work done beside the product
   int64_t lines;      // of all batches, whole tiles
-  int64_t blocks;     // thread blocks that pack it before the product
   int64_t early;      // tiles that are packed before the product
+  int each, blocks;   // of a tile: work for warps beside the product, thread blocks before it
 };
 
 struct Packing {
   PackedOperand a, b;
   int* again;         // the flag
-  unsigned* next;     // the next line to pack beside the product
+  unsigned* next;     // the next work beside the product
   int64_t depth;      // in pieces
   int64_t counters;   // the flag and what follows it, to be cleared
   int tiles_m, tiles_n, batches;
@@ -86,7 +86,7 @@ struct Packing {
 enum : int { PACK_THREADS = 256, PACK_KEPT = 16, PACK_AHEAD = 12, PACK_CHUNK = 8 };
 
 // Work in the order in which the product's tiles need it: for each batch A's first band, all of B, the rest of A.
-// A tile of A is a_each pieces of work, one of B b_each (none for an operand that is packed in another way).
+// A tile of A is a_each pieces of work, one of B b_each.
 struct PackTurn {
   bool of_b;
   int64_t tile, part;
@@ -293,15 +293,13 @@ __device__ __forceinline__ void pack_line(const P& p, const Packing& all, const 
 struct Across {
   int64_t line;  // the first
   int64_t chunk;
-  __device__ __forceinline__ Across(const PackedOperand& to, int64_t block)
-      : line(block % (to.lines / 32) * 32), chunk(block / (to.lines / 32)) {}
 };
 
 template <class Operand, class P>
 __device__ __forceinline__ void peaks_across(const P& p, const Packing& all, const PackedOperand& to, int64_t block) {
   __shared__ unsigned shared_peaks[PACK_THREADS / 32][32];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const Across part(to, block);
+  const Across part{block % (to.lines / 32) * 32, block / (to.lines / 32)};
   const int64_t line = part.line + lane;
   const PackSource<Operand, P> at(p, all, to, line);
   const Index begin = static_cast<Index>(part.chunk * PACK_CHUNK * 64);
@@ -320,29 +318,31 @@ __device__ __forceinline__ void peaks_across(const P& p, const Packing& all, con
   }
 }
 
+// The line's largest element. Whoever packs its first chunk also leaves its scale.
+__device__ __forceinline__ unsigned peak_across(const Packing& all, const PackedOperand& to, int64_t line, int64_t chunk) {
+  const int64_t chunks = (all.depth - 1) / PACK_CHUNK + 1;
+  unsigned peak = 0;
+  for (int64_t c = 0; c < chunks; ++c) peak = max(peak, to.peaks[c * to.lines + line]);
+  if (chunk == 0) {
+    const LineScale made = line_scale(peak, 0);
+    to.scales[line].factor = made.factor;
+    if (made.lossy != 0) atomicAdd(&to.scales[line].lossy, made.lossy);  // inf and nan swallow every count
+  }
+  return peak;
+}
+
 template <class W, class Operand, int LINES, class P>
-__device__ __forceinline__ void pack_across(const P& p, const Packing& all, const PackedOperand& to, int64_t block) {
+__device__ __forceinline__ void pack_across(const P& p, const Packing& all, const PackedOperand& to, const Across& part) {
   constexpr int WARPS = PACK_THREADS / 32, OWN = 32 / WARPS;  // lines that a warp writes
   __shared__ float turned[64][33];
   __shared__ unsigned line_peaks[32];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const Across part(to, block);
   const int64_t line = part.line + lane;
   const PackSource<Operand, P> at(p, all, to, line);
   int exponents[OWN] = {};
   Losses losses[OWN];
   if constexpr (W::scaled) {
-    const int64_t chunks = (all.depth - 1) / PACK_CHUNK + 1;
-    if (warp == 0) {
-      unsigned peak = 0;
-      for (int64_t c = 0; c < chunks; ++c) peak = max(peak, to.peaks[c * to.lines + line]);
-      line_peaks[lane] = peak;
-      if (part.chunk == 0) {
-        const LineScale made = line_scale(peak, 0);
-        to.scales[line].factor = made.factor;
-        if (made.lossy != 0) atomicAdd(&to.scales[line].lossy, made.lossy);  // inf and nan swallow every count
-      }
-    }
+    if (warp == 0) line_peaks[lane] = peak_across(all, to, line, part.chunk);
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < OWN; ++i) exponents[i] = line_exponent(line_peaks[warp * OWN + i]);
@@ -377,56 +377,102 @@ __device__ __forceinline__ void pack_across(const P& p, const Packing& all, cons
   }
 }
 
-// Blocks of operands that are not along k come first, then, in the order of their need, lines that are.
-template <class W, class P>
-__device__ __forceinline__ void pack_block(const P& p, const Packing& all, int64_t block) {
-  if constexpr (!P::a_along_k) {
-    if (block < all.a.blocks) return pack_across<W, OperandA<P>, W::BM>(p, all, all.a, block);
-    block -= all.a.blocks;
-  }
-  if constexpr (!P::b_along_k) {
-    if (block < all.b.blocks) return pack_across<W, OperandB<P>, W::BN>(p, all, all.b, block);
-    block -= all.b.blocks;
-  }
-  if constexpr (P::a_along_k || P::b_along_k) {
-    const int lines = PACK_THREADS / 32 / all.warps;
-    const PackTurn turn(all, block, P::a_along_k ? W::BM / lines : 0, P::b_along_k ? W::BN / lines : 0);
-    if constexpr (P::a_along_k)
-      if (!turn.of_b) pack_along<W, OperandA<P>, W::BM>(p, all, all.a, turn.tile * W::BM + turn.part * lines);
-    if constexpr (P::b_along_k)
-      if (turn.of_b) pack_along<W, OperandB<P>, W::BN>(p, all, all.b, turn.tile * W::BN + turn.part * lines);
+// The same for one warp without shared memory, a lane for each line: 16 bytes of a plane at a time.
+template <class W, class Operand, int LINES, class P>
+__device__ __forceinline__ void pack_lines(const P& p, const Packing& all, const PackedOperand& to, const Across& part) {
+  constexpr int AHEAD = 2;  // chunks of 16 bytes
+  const int64_t line = part.line + threadIdx.x % 32;
+  const PackSource<Operand, P> at(p, all, to, line);
+  int exponent = 0;
+  if constexpr (W::scaled) exponent = line_exponent(peak_across(all, to, line, part.chunk));
+  Losses losses;
+  const int64_t begin = part.chunk * PACK_CHUNK, end = all.depth - begin < PACK_CHUNK ? all.depth : begin + PACK_CHUNK;
+  const int r = static_cast<int>(line % LINES);
+  unsigned char* to_piece = to.pieces + (line / LINES * all.depth + begin) * (W::PLANES * LINES * 128) + r * 128;
+#pragma unroll 1
+  for (int64_t piece = begin; piece < end; ++piece, to_piece += W::PLANES * LINES * 128)
+#pragma unroll 1
+    for (int c = 0; c < 8; c += AHEAD) {
+      float ahead[AHEAD][4][2];
+#pragma unroll
+      for (int i = 0; i < AHEAD; ++i)
+#pragma unroll
+        for (int w = 0; w < 4; ++w) {
+          const Index k = static_cast<Index>(piece * 64) + (c + i) * 4 + w;
+          ahead[i][w][0] = at(k);
+          ahead[i][w][1] = at(k + 32);
+        }
+#pragma unroll
+      for (int i = 0; i < AHEAD; ++i) {
+        unsigned words[4][W::PLANES];
+#pragma unroll
+        for (int w = 0; w < 4; ++w) pack_pair<W>(ahead[i][w][0], ahead[i][w][1], exponent, words[w], losses);
+#pragma unroll
+        for (int plane = 0; plane < W::PLANES; ++plane)
+          *reinterpret_cast<uint4*>(to_piece + plane * LINES * 128 + ((c + i) ^ (r & 7)) * 16) =
+              make_uint4(words[0][plane], words[1][plane], words[2][plane], words[3][plane]);
+      }
+    }
+  if constexpr (W::scaled) {
+    if (losses.lossy > 0) atomicAdd(&to.scales[line].lossy, static_cast<float>(losses.lossy));
+    atomicAdd(&to.weights[line], losses.weight());
   }
 }
 
+// A block's work before the product: lines, or a chunk of 32.
+template <class W, class Operand, int LINES, class P>
+__device__ __forceinline__ void pack_early(const P& p, const Packing& all, const PackedOperand& to, const PackTurn& turn) {
+  if constexpr (Operand::along_k)
+    pack_along<W, Operand, LINES>(p, all, to, turn.tile * LINES + turn.part * (PACK_THREADS / 32 / all.warps));
+  else
+    pack_across<W, Operand, LINES>(p, all, to, {turn.tile * LINES + turn.part % (LINES / 32) * 32, turn.part / (LINES / 32)});
+}
+
+template <class W, class P>
+__device__ __forceinline__ void pack_block(const P& p, const Packing& all, int64_t block) {
+  const PackTurn turn(all, block, all.a.blocks, all.b.blocks);
+  if (turn.of_b)
+    pack_early<W, OperandB<P>, W::BN>(p, all, all.b, turn);
+  else
+    pack_early<W, OperandA<P>, W::BM>(p, all, all.a, turn);
+}
+
 #if CRUCIBLE_HAS_WGMMA
-// A warp beside the product packs line after line, until there are no more.
+// A warp's work beside the product.
+template <class W, class Operand, int LINES, class P>
+__device__ __forceinline__ void pack_late(const P& p, const Packing& all, const PackedOperand& to, const PackTurn& turn) {
+  if constexpr (Operand::along_k)
+    pack_line<W, Operand, LINES>(p, all, to, turn.tile * LINES + turn.part);
+  else
+    pack_lines<W, Operand, LINES>(p, all, to, {turn.tile * LINES + turn.part % (LINES / 32) * 32, turn.part / (LINES / 32)});
+  hand_over(to.ready + turn.tile);
+}
+
+// Until there is no more.
 template <class W, class P>
 __device__ __forceinline__ void pack_beside(const P& p, const Packing& all) {
-  if constexpr (P::a_along_k || P::b_along_k) {
-    constexpr int A_EACH = P::a_along_k ? W::BM : 0, B_EACH = P::b_along_k ? W::BN : 0;
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    const int64_t begin = (A_EACH > 0 ? all.a.early * A_EACH : 0) + (B_EACH > 0 ? all.b.early * B_EACH : 0);
-    const int64_t end = static_cast<int64_t>(all.batches) * (int64_t(all.tiles_m) * A_EACH + int64_t(all.tiles_n) * B_EACH);
-    if (begin == end) return;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int64_t begin = all.a.early * all.a.each + all.b.early * all.b.each;
+  const int64_t end = all.a.lines / W::BM * all.a.each + all.b.lines / W::BN * all.b.each;
+  if (begin == end) return;
 #pragma unroll 1
-    for (;;) {
-      const unsigned taken = lane == 0 ? atomicAdd(all.next, 1u) : 0;
-      const int64_t unit = begin + __shfl_sync(0xffffffffu, taken, 0);
-      if (unit >= end) return;
-      const PackTurn turn(all, unit, A_EACH, B_EACH);
-      if constexpr (P::a_along_k)
-        if (!turn.of_b) pack_line<W, OperandA<P>, W::BM>(p, all, all.a, turn.tile * W::BM + turn.part);
-      if constexpr (P::b_along_k)
-        if (turn.of_b) pack_line<W, OperandB<P>, W::BN>(p, all, all.b, turn.tile * W::BN + turn.part);
-      hand_over((turn.of_b ? all.b.ready : all.a.ready) + turn.tile);
-    }
+  for (;;) {
+    const unsigned taken = lane == 0 ? atomicAdd(all.next, 1u) : 0;
+    const int64_t work = begin + __shfl_sync(0xffffffffu, taken, 0);
+    if (work >= end) return;
+    const PackTurn turn(all, work, all.a.each, all.b.each);
+    if (turn.of_b)
+      pack_late<W, OperandB<P>, W::BN>(p, all, all.b, turn);
+    else
+      pack_late<W, OperandA<P>, W::BM>(p, all, all.a, turn);
   }
 }
 #endif
 
+// Of A's lines in groups of 32, and each group's chunks, then of B's.
 template <class P>
 __device__ __forceinline__ void peaks_block(const P& p, const Packing& all, int64_t block) {
-  const int64_t first = P::a_along_k ? 0 : all.a.blocks;
+  const int64_t chunks = (all.depth - 1) / PACK_CHUNK + 1, first = P::a_along_k ? 0 : all.a.lines / 32 * chunks;
   if (block < first) {
     if constexpr (!P::a_along_k) peaks_across<OperandA<P>>(p, all, all.a, block);
   } else {

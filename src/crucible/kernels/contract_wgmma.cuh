@@ -194,8 +194,8 @@ __device__ __forceinline__ void produce(const Packing& all, const WgmmaShared<W>
   while (tiles.take(all, rank, tile)) {
     const int64_t m = tile.z * static_cast<int64_t>(all.tiles_m) + (tile.m < all.tiles_m ? tile.m : all.tiles_m - 1);
     const int64_t n = tile.z * static_cast<int64_t>(all.tiles_n) + (tile.n < all.tiles_n ? tile.n : all.tiles_n - 1);
-    if (m >= all.a.early) count_wait(all.a.ready + m, W::BM);
-    if (n >= all.b.early) count_wait(all.b.ready + n, W::BN);
+    if (m >= all.a.early) count_wait(all.a.ready + m, static_cast<unsigned>(all.a.each));
+    if (n >= all.b.early) count_wait(all.b.ready + n, static_cast<unsigned>(all.b.each));
     const unsigned char* a = all.a.pieces + m * all.depth * W::A_BYTES;
     const unsigned char* b = all.b.pieces + n * all.depth * W::B_BYTES;
     for (int64_t piece = 0; piece < all.depth; ++piece) {
@@ -426,7 +426,8 @@ Packing wgmma_packing(const P& p, void* workspace, int64_t* bytes) {
   const auto place = [&](PackedOperand& o, int64_t tiles, int lines, bool along) {
     o.lines = tiles * lines;
     o.early = tiles;
-    o.blocks = along ? 0 : o.lines / 32 * chunks;
+    o.each = along ? lines : static_cast<int>(lines / 32 * chunks);
+    o.blocks = along ? lines / (PACK_THREADS / 32 / all.warps) : o.each;
     o.pieces = take(o.lines * all.depth * W::PLANES * 128);
     o.scales = reinterpret_cast<LineScale*>(take(o.lines * sizeof(LineScale)));
     o.weights = reinterpret_cast<unsigned*>(take(o.lines * 4));
@@ -456,7 +457,7 @@ inline void tiles_needed(const Packing& all, int64_t pairs, int64_t* a, int64_t*
 
 // Who packs what: before the product what the first tiles of all processors need, and so much more that the idle warps,
 // which pack `pace` lines on a processor while it computes a tile, have the rest in time.
-template <class W, class P>
+template <class W>
 void share_packing(Packing& all, int processors, int clusters, int pace) {
   const bool rows = all.tiles_m % 2 == 0 || (all.tiles_n % 2 != 0 && all.tiles_m >= all.tiles_n);
   all.cluster = clusters ? 2 : 1;
@@ -471,25 +472,23 @@ void share_packing(Packing& all, int processors, int clusters, int pace) {
   while (low < high) {
     const int64_t middle = low + (high - low) / 2;
     tiles_needed(all, middle, &all.a.early, &all.b.early);
-    const int64_t late = (P::a_along_k ? (a_all - all.a.early) * W::BM : 0) + (P::b_along_k ? (b_all - all.b.early) * W::BN : 0);
+    const int64_t late = (a_all - all.a.early) * W::BM + (b_all - all.b.early) * W::BN;
     if (late <= in_time)
       high = middle;
     else
       low = middle + 1;
   }
   tiles_needed(all, low, &all.a.early, &all.b.early);
-  if (!P::a_along_k) all.a.early = a_all;
-  if (!P::b_along_k) all.b.early = b_all;
 }
 
 template <class W, class P>
 cudaError_t launch_wgmma_pack(const P& p, const Packing& all, cudaStream_t stream) {
-  const int64_t most = 0x7fffffff, lines = PACK_THREADS / 32 / all.warps;
-  const int64_t blocks = all.a.blocks + all.b.blocks + (P::a_along_k ? all.a.early * (W::BM / lines) : 0) +
-                         (P::b_along_k ? all.b.early * (W::BN / lines) : 0);
-  if (blocks > most) return cudaErrorInvalidValue;
+  const int64_t most = 0x7fffffff, chunks = all.depth == 0 ? 1 : whole(all.depth, PACK_CHUNK);
+  const int64_t blocks = all.a.early * all.a.blocks + all.b.early * all.b.blocks;
+  const int64_t peaks = ((P::a_along_k ? 0 : all.a.lines) + (P::b_along_k ? 0 : all.b.lines)) / 32 * chunks;
+  if (blocks > most || peaks > most) return cudaErrorInvalidValue;
   if constexpr (W::scaled && !(P::a_along_k && P::b_along_k))
-    wgmma_peaks_kernel<P><<<static_cast<unsigned>(all.a.blocks + all.b.blocks), PACK_THREADS, 0, stream>>>(p, all);
+    wgmma_peaks_kernel<P><<<static_cast<unsigned>(peaks), PACK_THREADS, 0, stream>>>(p, all);
   wgmma_pack_kernel<W, P><<<static_cast<unsigned>(blocks), PACK_THREADS, 0, stream>>>(p, all);
   return cudaGetLastError();
 }
@@ -538,7 +537,7 @@ cudaError_t launch_contract_wgmma(const P& p, void* workspace, cudaStream_t stre
   if (error != cudaSuccess) return error;
   if (clusters == 0) return launch_contract<typename W::Other>(p, 1, stream);  // simulated, a product of small tiles is faster
   Packing all = wgmma_packing<W>(p, workspace, nullptr);
-  share_packing<W, P>(all, processors, clusters, W::PACE);
+  share_packing<W>(all, processors, clusters, W::PACE);
   error = launch_wgmma_pack<W>(p, all, stream);
   if (error == cudaSuccess) error = launch_wgmma_multiply<W>(p, all, processors, stream);
   if constexpr (W::scaled)
