@@ -271,11 +271,13 @@ def time_all(libraries: dict) -> None:
 
 def time_paces(entry: Build, library: ctypes.CDLL) -> None:
     """Lines that idle warps are trusted with for each tile: none, some, all that the first tiles can do without."""
-    for m, n, k in ((1024, 8192, 8192), (4096, 4096, 4096), (8192, 1024, 2048), (256, 16384, 4096)):
-        a, b = torch.rand(1, m, k, device="cuda").to(entry.dtype), operand(1, n, k, True, entry.dtype) * k**-0.5
+    sizes = [(1024, 8192, 8192, 3), (1024, 8192, 8192, 0), (4096, 4096, 4096, 3), (8192, 1024, 2048, 3)]
+    sizes += [(256, 16384, 4096, 3)]
+    for m, n, k, form in sizes:
+        a, b = (operand(1, lines, k, bool(form), entry.dtype) for lines in (m, n))
         first = None
         for pace in (0, 4, 8, 12, 16, 24, 32, 10**6):
-            p = Product(library, entry.columns, a, b, 16, pace)
+            p = Product(library, entry.columns, a, b, 16 if form == 3 else -1, pace)
             out = p().clone()
             first = out if first is None else first
             same = "same" if torch.equal(first, out) else "DIFFERENT"
@@ -283,7 +285,7 @@ def time_paces(entry: Build, library: ctypes.CDLL) -> None:
             text = "  ".join(f"{name} {median(partial(p, what), 9)}" for name, what in parts.items())
             p()  # leaves everything packed: the product alone has nothing to pack
             text += f"  product of packed {median(partial(p, MULTIPLY), 9)}"
-            print(f"pace {entry.grade} {m}x{n}x{k} {pace:7d}: {text} {same}", flush=True)
+            print(f"pace {entry.grade} {m}x{n}x{k} layout {form} {pace:7d}: {text} {same}", flush=True)
 
 
 def main() -> None:
