@@ -1,4 +1,5 @@
-// A matrix product in every layout, with a bias and statistics, for tests/gpu/contract_wgmma.py.
+// A matrix product in every layout, with a bias and statistics, for tests/gpu/contract_wgmma.py on a chip and
+// tests/kernels/test_contract_wgmma.py in the simulator.
 // GRADE (Tf32, Fp32, Native), COLUMNS (of a tile), INSTRUCTIONS (a file) and CRUCIBLE_SCALAR are given.
 #include "contract_wgmma.cuh"
 #include INSTRUCTIONS  // of COLUMNS, as emit/wgmma.py writes them
@@ -27,14 +28,14 @@ struct Product {
   };
   __device__ __forceinline__ Line a_row(Index b, Index i) const { return {AK ? (b * m + i) * k : b * k * m + i}; }
   __device__ __forceinline__ accum a(const Line& at, Index i) const {
-    return to_accum(left[at.first + (AK ? i : i * m)]);
+    return to_accum(read(left[at.first + (AK ? i : i * m)]));
   }
   __device__ __forceinline__ Line b_col(Index b, Index j) const { return {BK ? (b * n + j) * k : b * k * n + j}; }
   __device__ __forceinline__ accum b(const Line& at, Index i) const {
-    return to_accum(right[at.first + (BK ? i : i * n)]);
+    return to_accum(read(right[at.first + (BK ? i : i * n)]));
   }
-  __device__ __forceinline__ accum finish(Index b, Index i, Index j, int, accum value) const {
-    out[(b * m + i) * n + j] = value;
+  __device__ __forceinline__ accum finish(Index b, Index i, Index j, int, accum value, bool there) const {
+    if (there) out[(b * m + i) * n + j] = value;
     return value + to_accum(bias[j]);
   }
   __device__ __forceinline__ void sink(Index b, Index i, Index tile, accum many, accum middle, accum squares) const {
@@ -45,23 +46,24 @@ struct Product {
   }
 };
 
-static int processors() {
-  int device = 0, count = 0;
+// What to launch: 0 everything, 1 packing, 2 the product, 3 the second time, 4 the mma engine. pace: how many lines idle
+// warps are trusted with, the engine's own where negative. Packing and the product alone only fit each other for the same pace.
+template <class P>
+static int run(const P& p, void* workspace, int what, int pace, cudaStream_t stream) {
+  using W = WgmmaTile<COLUMNS, Grade::GRADE>;
+  if (what == 4) return launch_contract<typename W::Other>(p, 1, stream);
+  int device = 0, count = 0, clusters = 0;
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
-  return count;
-}
-
-// What to launch: 0 everything, 1 packing, 2 the product, 3 the second time, 4 the mma engine.
-template <class P>
-static int run(const P& p, void* workspace, int what, cudaStream_t stream) {
-  using W = WgmmaTile<COLUMNS, Grade::GRADE>;
-  if (what == 0) return launch_contract_wgmma<W>(p, workspace, stream);
-  if (what == 4) return launch_contract<typename W::Other>(p, 1, stream);
-  const Packing all = wgmma_packing<W>(p, workspace, nullptr);
-  if (what == 1) return launch_wgmma_pack<W>(p, all, stream);
-  if (what == 2) return launch_wgmma_multiply<W>(p, all, processors(), stream);
-  return launch_wgmma_again<W>(p, all, stream);
+  cudaDeviceGetAttribute(&clusters, cudaDevAttrClusterLaunch, device);
+  Packing all = wgmma_packing<W>(p, workspace, nullptr);
+  share_packing<W>(all, count, clusters, pace < 0 ? W::PACE : pace);
+  int error = 0;
+  if (what == 0 && pace < 0 && clusters) return launch_contract_wgmma<W>(p, workspace, stream);
+  if (what == 0 || what == 1) error = launch_wgmma_pack<W>(p, all, stream);
+  if (!error && (what == 0 || what == 2)) error = launch_wgmma_multiply<W>(p, all, count, stream);
+  if (!error && W::scaled && (what == 0 || what == 3)) error = launch_wgmma_again<W>(p, all, stream);
+  return error;
 }
 
 extern "C" int64_t product_workspace(int z, int m, int n, int k) {
@@ -75,8 +77,8 @@ extern "C" int64_t product_workspace(int z, int m, int n, int k) {
 // form: 1 where A lies along k, 2 where B does, 3 both. statistics: of groups of 16, of whole tiles (0), none (-1).
 extern "C" int product(const void* a, const void* b, const void* bias, void* out, void* count, void* mean, void* m2,
                        int z, int m, int n, int k, int groups, int form, int statistics, void* workspace, int what,
-                       void* stream) {
-  const auto go = [&](auto p) { return run(p, workspace, what, static_cast<cudaStream_t>(stream)); };
+                       int pace, void* stream) {
+  const auto go = [&](auto p) { return run(p, workspace, what, pace, static_cast<cudaStream_t>(stream)); };
 #define GIVEN                                                                                             \
   {static_cast<const scalar*>(a), static_cast<const scalar*>(b), static_cast<const scalar*>(bias),        \
    static_cast<accum*>(out), static_cast<accum*>(count), static_cast<accum*>(mean), static_cast<accum*>(m2), z, m, n, k, groups}

@@ -1,9 +1,9 @@
 """The Hopper engine for matrix products on a chip: right against float64 in every layout and range, and how fast.
 
-``python tests/gpu/contract_wgmma.py [check|time|small]`` builds contract_wgmma.cu (or takes
+``python tests/gpu/contract_wgmma.py [check|time|pace|small]`` builds contract_wgmma.cu (or takes
 libraries that lie by it; ``build`` alone needs no chip) and prints a line for each case. It needs torch, nvcc and
 compute capability 9.0, and of this repository only kernels/ and emit/wgmma.py, which may lie beside it. ``small`` is
-for compute-sanitizer.
+for compute-sanitizer. ``pace`` takes half a minute: how much is best packed before the product, how much beside it.
 """
 
 from __future__ import annotations
@@ -64,16 +64,17 @@ def load(path: Path) -> ctypes.CDLL:
     made = ctypes.CDLL(str(path))
     pointer, number = ctypes.c_void_p, ctypes.c_int
     made.product_workspace.restype = ctypes.c_int64
-    made.product.argtypes = [pointer] * 7 + [number] * 7 + [pointer, number, pointer]
+    made.product.argtypes = [pointer] * 7 + [number] * 7 + [pointer, number, number, pointer]
     return made
 
 
 class Product:
     """One product, with everything it writes poisoned beforehand."""
 
-    def __init__(self, library: ctypes.CDLL, columns: int, a: torch.Tensor, b: torch.Tensor, statistics: int = -1):
+    def __init__(self, library: ctypes.CDLL, columns: int, a: torch.Tensor, b: torch.Tensor, statistics: int = -1,
+                 pace: int = -1):  # fmt: skip
         """``a`` is (z, m, k) and ``b`` (z, n, k), each contiguous or its transpose contiguous."""
-        self.library, self.a, self.b, self.statistics = library, a, b, statistics
+        self.library, self.a, self.b, self.statistics, self.pace = library, a, b, statistics, pace
         self.z, self.m, self.k = a.shape
         self.n = b.shape[1]
         self.form = int(a.is_contiguous()) + 2 * int(b.is_contiguous())
@@ -88,7 +89,7 @@ class Product:
         stream = torch.cuda.current_stream().cuda_stream
         pointers = [t.data_ptr() for t in (self.a, self.b, self.bias, self.out, *self.parts)]
         error = self.library.product(*pointers, self.z, self.m, self.n, self.k, self.groups, self.form,
-                                     self.statistics, self.workspace.data_ptr(), what, stream)  # fmt: skip
+                                     self.statistics, self.workspace.data_ptr(), what, self.pace, stream)  # fmt: skip
         if error:
             raise RuntimeError(f"CUDA error {error}")
         return self.out
@@ -259,25 +260,47 @@ def time_all(libraries: dict) -> None:
             parts = {"all": ALL, "pack": PACK, "multiply": MULTIPLY, "again": AGAIN}
             text = "  ".join(f"{name} {median(partial(p, what))}" for name, what in parts.items())
             print(f"time {grade} {columns} {dtype} statistics {statistics} layout {form}: {text}", flush=True)
+        print(f"time {grade} {columns} {dtype} mma engine: {median(partial(p, MMA), 5)}", flush=True)
     a, b = torch.rand(m, k, device="cuda"), torch.randn(n, k, device="cuda") * k**-0.5
     for dtype, tf32 in ((torch.float32, False), (torch.float32, True), (torch.float16, False), (torch.bfloat16, False)):
         torch.backends.cuda.matmul.allow_tf32 = tf32
         x, y = a.to(dtype), b.to(dtype)
         took = median(partial(torch.nn.functional.linear, x, y))
         print(f"time torch linear {dtype} tf32 {tf32}: {took}", flush=True)
-    p = Product(next(iter(libraries.values())), 128, a[None], b[None])
-    print(f"time mma engine: {median(partial(p, MMA), 5)}", flush=True)
+
+
+def time_paces(entry: Build, library: ctypes.CDLL) -> None:
+    """Lines that idle warps are trusted with for each tile: none, some, all that the first tiles can do without."""
+    sizes = [(1024, 8192, 8192, 3), (1024, 8192, 8192, 0), (4096, 4096, 4096, 3), (8192, 1024, 2048, 3)]
+    sizes += [(256, 16384, 4096, 3)]
+    for m, n, k, form in sizes:
+        a, b = (operand(1, lines, k, bool(form), entry.dtype) for lines in (m, n))
+        first = None
+        for pace in (0, 4, 8, 12, 16, 24, 32, 10**6):
+            p = Product(library, entry.columns, a, b, 16 if form == 3 else -1, pace)
+            out = p().clone()
+            first = out if first is None else first
+            same = "same" if torch.equal(first, out) else "DIFFERENT"
+            parts = {"all": ALL, "pack": PACK}
+            text = "  ".join(f"{name} {median(partial(p, what), 9)}" for name, what in parts.items())
+            p()  # leaves everything packed: the product alone has nothing to pack
+            text += f"  product of packed {median(partial(p, MULTIPLY), 9)}"
+            print(f"pace {entry.grade} {m}x{n}x{k} layout {form} {pace:7d}: {text} {same}", flush=True)
 
 
 def main() -> None:
     torch.manual_seed(int(os.environ.get("SEED", "7")))
-    wanted = sys.argv[1:] if {"check", "time", "small", "build"} & {*sys.argv} else ["check", "time", *sys.argv[1:]]
-    with ThreadPoolExecutor(1 if wanted == ["build"] else len(BUILDS)) as pool:
-        paths = list(pool.map(build, BUILDS))
+    known = {"check", "time", "pace", "small", "build"}
+    wanted = sys.argv[1:] if known & {*sys.argv} else ["check", "time", *sys.argv[1:]]
+    needed = BUILDS[:1] if wanted == ["pace"] else BUILDS
+    with ThreadPoolExecutor(1 if wanted == ["build"] else len(needed)) as pool:
+        paths = list(pool.map(build, needed))
     if wanted == ["build"]:
         return
     torch.backends.cuda.matmul.allow_tf32 = False
-    libraries = {entry: load(path) for entry, path in zip(BUILDS, paths)}
+    libraries = {entry: load(path) for entry, path in zip(needed, paths)}
+    if "pace" in wanted:
+        time_paces(BUILDS[0], libraries[BUILDS[0]])
     if "check" in wanted:
         check_all(libraries)
     if "small" in wanted:

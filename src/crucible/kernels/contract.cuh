@@ -50,11 +50,12 @@ template <class Config>
 constexpr int tile_cols() { return Config::BN; }
 
 // Tiles in an order in which those that run together share operands: bands of 8 tiles of rows, columns outermost.
+constexpr int TILE_BAND = 8;
 struct TilePlace {
   Index z, m, n;  // m and n count tiles
 };
 __device__ __forceinline__ TilePlace tile_place(unsigned block, unsigned tiles_m, unsigned tiles_n) {
-  constexpr unsigned BAND = 8;
+  constexpr unsigned BAND = TILE_BAND;
   const unsigned z = block / (tiles_m * tiles_n), within = block % (tiles_m * tiles_n);
   const unsigned first = within / (BAND * tiles_n) * BAND, rest = within % (BAND * tiles_n);
   const unsigned height = tiles_m - first < BAND ? tiles_m - first : BAND;

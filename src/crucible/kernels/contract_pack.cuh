@@ -2,7 +2,8 @@
 //
 // For each tile of lines (BM rows of A, BN columns of B) and each 64 k there is one contiguous piece of
 // [plane][line][64 k]: lines of 128 bytes whose 16-byte chunks are permuted by the line's number (the hardware's 128-byte
-// swizzle), zeros where a tile reaches past the end. So the product's kernel fetches with plain bulk copies.
+// swizzle), zeros where a tile reaches past the end. So the product's kernel fetches with plain bulk copies. A word holds
+// k and k + 32 of the 64, in both operands alike: sums do not mind, and neighbouring lanes read neighbours.
 // In grade Fp32 the planes are hi and lo, two half numbers whose sum is the element times a power of two that brings the
 // line's largest to [2^14, 2^15): 22 bits. In grade Tf32 hi alone: half has the 11 bits of tf32 at twice the rate. In
 // grade Native the elements as they are.
@@ -10,6 +11,10 @@
 // The range: elements below 2^-18 of their line's largest (2^-29 in grade Tf32) lose up to 2^-25 (scaled) each. They are
 // counted for each line, and its elements added up without signs, so that the product can tell whether it matters.
 // Bytes: each element read once or twice (once where k runs along memory and there are at most 8192), its planes written.
+//
+// Who packs: what the product's first tiles need, a launch before it. The rest the warps that the product leaves idle, while
+// tensor cores work on those first tiles: a counter hands out work (a line, or a chunk of 32) in the order in which tiles
+// need it, and each tile of lines counts what is ready.
 #pragma once
 
 #include "contract.cuh"
@@ -28,6 +33,10 @@ struct WgmmaTile {
   static constexpr int PLANES = grade == Grade::Fp32 ? 2 : 1;
   static constexpr int A_BYTES = PLANES * BM * 128, B_BYTES = PLANES * BN * 128, STAGE = A_BYTES + B_BYTES;
   static constexpr int CONSUMERS = 256, threads = 128 + CONSUMERS;
+  // Of a thread. Three warpgroups begin with 168 each; the packers' and twice the consumers' must fit there.
+  static constexpr int PACKER_REGISTERS = 72, CONSUMER_REGISTERS = 216;
+  // Lines that a processor's idle warps pack while it computes a tile (of any depth, for both take as long as that).
+  static constexpr int PACE = (grade == Grade::Fp32 ? 24 : 8) * BN / 128;
   static constexpr int row_stride = BN + 8;  // of rows on their way out
   static constexpr int OUT_BYTES = CONSUMERS / 32 * 8 * row_stride * 4;
   static constexpr int BARRIERS = 256;  // bytes
@@ -50,21 +59,49 @@ struct PackedOperand {
   LineScale* scales;  // [batch][line], whole tiles
   unsigned* weights;  // [batch][line]: the sum of |scaled elements| / 2^15, in 256ths, rounded up
   unsigned* peaks;    // [chunk of k][batch][line], where neighbours are not along k
+  unsigned* ready;    // [batch][tile]: work done beside the product
   int64_t lines;      // of all batches, whole tiles
-  int64_t blocks;     // thread blocks that pack it
+  int64_t early;      // tiles that are packed before the product
+  int each, blocks;   // of a tile: work for warps beside the product, thread blocks before it
 };
 
 struct Packing {
   PackedOperand a, b;
   int* again;         // the flag
+  unsigned* next;     // the next work beside the product
   int64_t depth;      // in pieces
+  int64_t counters;   // the flag and what follows it, to be cleared
   int tiles_m, tiles_n, batches;
   int warps;          // that share a line in packing, where neighbours are along k
-  bool pair_rows;     // a cluster's two tiles are neighbours in m and share B; otherwise neighbours in n, and share A
+  int cluster;        // blocks that share pieces: 2, or 1 where there are no clusters
+  int high, wide;     // tiles of a cluster in m (two share B) and in n (two share A)
+  int pairs_m, pairs_n;  // clusters' tiles
+
+  __host__ __device__ int64_t pairs() const { return static_cast<int64_t>(pairs_m) * pairs_n * batches; }
+  // Tiles of A in the first band of tile_place().
+  __host__ __device__ int64_t band() const { return tiles_m < TILE_BAND * high ? tiles_m : TILE_BAND * high; }
 };
 
-// Threads of a block; steps whose elements stay in registers; pieces in a chunk of k.
-enum : int { PACK_THREADS = 256, PACK_KEPT = 16, PACK_CHUNK = 8 };
+// Threads of a block; steps whose elements stay in registers; the same where few registers are left; pieces in a chunk of k.
+enum : int { PACK_THREADS = 256, PACK_KEPT = 16, PACK_AHEAD = 12, PACK_CHUNK = 8 };
+
+// Work in the order in which the product's tiles need it: for each batch A's first band, all of B, the rest of A.
+// A tile of A is a_each pieces of work, one of B b_each.
+struct PackTurn {
+  bool of_b;
+  int64_t tile, part;
+  __host__ __device__ __forceinline__ PackTurn(const Packing& all, int64_t turn, int a_each, int b_each) {
+    const int64_t band = all.band() * a_each, b = static_cast<int64_t>(all.tiles_n) * b_each;
+    const int64_t batch = static_cast<int64_t>(all.tiles_m) * a_each + b, z = turn / batch;
+    turn -= z * batch;
+    of_b = turn >= band && turn < band + b;
+    if (of_b) turn -= band;
+    if (turn >= band && !of_b) turn -= b;
+    const int each = of_b ? b_each : a_each;
+    tile = z * (of_b ? all.tiles_n : all.tiles_m) + turn / each;
+    part = turn % each;
+  }
+};
 
 #if CRUCIBLE_HAS_MMA
 // The exponent that brings a line's largest element to [2^14, 2^15).
@@ -82,7 +119,7 @@ struct Losses {
   __device__ __forceinline__ unsigned weight() const { return __float2uint_ru(sum * 0x1p-7f); }
 };
 
-// Two neighbouring k as words of the planes.
+// Two k as words of the planes.
 template <class W>
 __device__ __forceinline__ void pack_pair(float x, float y, int exponent, unsigned (&words)[W::PLANES], Losses& losses) {
   if constexpr (!W::scaled) {
@@ -105,6 +142,25 @@ __device__ __forceinline__ void pack_pair(float x, float y, int exponent, unsign
   }
 }
 
+// A line's elements: zeros past the operand's end.
+template <class Operand, class P>
+struct PackSource {
+  const P& p;
+  Index depth;
+  typename Operand::Line place;
+  __device__ __forceinline__ PackSource(const P& from, const Packing& all, const PackedOperand& to, int64_t line)
+      : p(from), depth(0) {
+    const int64_t padded = to.lines / all.batches;
+    const Index z = static_cast<Index>(line / padded), of_batch = static_cast<Index>(line % padded);
+    const bool there = of_batch < Operand::lines(p);
+    if (there) depth = p.depth();
+    place = Operand::line(p, there ? z : 0, there ? of_batch : 0);
+  }
+  __device__ __forceinline__ float operator()(Index k) const {
+    return k < depth ? static_cast<float>(Operand::at(p, place, k)) : 0.0f;
+  }
+};
+
 // A warp writes 64 k of a line, a word of each plane a lane.
 template <class W, int LINES>
 __device__ __forceinline__ void put_words(const PackedOperand& to, int64_t depth, int64_t line, int64_t piece,
@@ -117,30 +173,25 @@ __device__ __forceinline__ void put_words(const PackedOperand& to, int64_t depth
     *reinterpret_cast<unsigned*>(at + plane * LINES * 128) = words[plane];
 }
 
-// Where neighbours are along k: 1, 2, 4 or 8 warps to a line, 64 k a step, two neighbouring k to a lane. What a lane
+// Where neighbours are along k: 1, 2, 4 or 8 warps to a line, 64 k a step, k and k + 32 to a lane. What a lane
 // reads in its first PACK_KEPT steps it keeps until the line's largest element is known; more is read twice.
 template <class W, class Operand, int LINES, class P>
-__device__ __forceinline__ void pack_along(const P& p, const Packing& all, const PackedOperand& to, int64_t block) {
+__device__ __forceinline__ void pack_along(const P& p, const Packing& all, const PackedOperand& to, int64_t first_line) {
   __shared__ unsigned shared_peaks[PACK_THREADS / 32];
   __shared__ int shared_lossy[PACK_THREADS / 32];
   __shared__ unsigned shared_weights[PACK_THREADS / 32];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int warps = all.warps, first = warp / warps * warps, part = warp - first;
-  const int64_t line = block * (PACK_THREADS / 32 / warps) + warp / warps;
-  const int64_t padded = to.lines / all.batches;
-  const Index z = static_cast<Index>(line / padded), of_batch = static_cast<Index>(line % padded);
-  const bool there = line < to.lines && of_batch < Operand::lines(p);
-  const Index depth = there ? p.depth() : 0;
-  const typename Operand::Line place = Operand::line(p, there ? z : 0, there ? of_batch : 0);
-  const auto at = [&](Index k) { return k < depth ? static_cast<float>(Operand::at(p, place, k)) : 0.0f; };
+  const int64_t line = first_line + warp / warps;
+  const PackSource<Operand, P> at(p, all, to, line);
 
   float kept[PACK_KEPT][2];
   unsigned peak = 0;
 #pragma unroll
   for (int s = 0; s < PACK_KEPT; ++s) {
-    const Index k = (part + s * warps) * 64 + lane * 2;
+    const Index k = (part + s * warps) * 64 + lane;
     kept[s][0] = at(k);
-    kept[s][1] = at(k + 1);
+    kept[s][1] = at(k + 32);
   }
   int exponent = 0;
   Losses losses;
@@ -149,8 +200,8 @@ __device__ __forceinline__ void pack_along(const P& p, const Packing& all, const
     for (int s = 0; s < PACK_KEPT; ++s) peak = max(peak, max(absolute_bits(kept[s][0]), absolute_bits(kept[s][1])));
 #pragma unroll 4
     for (int64_t piece = part + PACK_KEPT * warps; piece < all.depth; piece += warps) {
-      const Index k = static_cast<Index>(piece * 64) + lane * 2;
-      peak = max(peak, max(absolute_bits(at(k)), absolute_bits(at(k + 1))));
+      const Index k = static_cast<Index>(piece * 64) + lane;
+      peak = max(peak, max(absolute_bits(at(k)), absolute_bits(at(k + 32))));
     }
     peak = __reduce_max_sync(0xffffffffu, peak);
     if (lane == 0) shared_peaks[warp] = peak;
@@ -158,22 +209,20 @@ __device__ __forceinline__ void pack_along(const P& p, const Packing& all, const
     for (int i = 0; i < warps; ++i) peak = max(peak, shared_peaks[first + i]);
     exponent = line_exponent(peak);
   }
-  const bool stored = line < to.lines;
   unsigned words[W::PLANES];
 #pragma unroll
   for (int s = 0; s < PACK_KEPT; ++s) {
     const int64_t piece = part + s * warps;
-    if (!stored || piece >= all.depth) break;
+    if (piece >= all.depth) break;
     pack_pair<W>(kept[s][0], kept[s][1], exponent, words, losses);
     put_words<W, LINES>(to, all.depth, line, piece, words);
   }
-  if (stored)
 #pragma unroll 4
-    for (int64_t piece = part + PACK_KEPT * warps; piece < all.depth; piece += warps) {
-      const Index k = static_cast<Index>(piece * 64) + lane * 2;
-      pack_pair<W>(at(k), at(k + 1), exponent, words, losses);
-      put_words<W, LINES>(to, all.depth, line, piece, words);
-    }
+  for (int64_t piece = part + PACK_KEPT * warps; piece < all.depth; piece += warps) {
+    const Index k = static_cast<Index>(piece * 64) + lane;
+    pack_pair<W>(at(k), at(k + 32), exponent, words, losses);
+    put_words<W, LINES>(to, all.depth, line, piece, words);
+  }
   if constexpr (W::scaled) {
     int lossy = __reduce_add_sync(0xffffffffu, losses.lossy);
     unsigned weight = __reduce_add_sync(0xffffffffu, losses.weight());
@@ -182,11 +231,57 @@ __device__ __forceinline__ void pack_along(const P& p, const Packing& all, const
       shared_weights[warp] = weight;
     }
     __syncthreads();
-    if (stored && part == 0 && lane == 0) {
+    if (part == 0 && lane == 0) {
       for (int i = 1; i < warps; ++i) {
         lossy += shared_lossy[first + i];
         weight += shared_weights[first + i];
       }
+      to.scales[line] = line_scale(peak, static_cast<float>(lossy));
+      to.weights[line] = weight;
+    }
+  }
+}
+
+// The same for one warp that has few registers: everything is read twice, the second time from L2.
+template <class W, class Operand, int LINES, class P>
+__device__ __forceinline__ void pack_line(const P& p, const Packing& all, const PackedOperand& to, int64_t line) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const PackSource<Operand, P> at(p, all, to, line);
+  float ahead[PACK_AHEAD][2];
+  const auto fetch = [&](int64_t piece) {
+#pragma unroll
+    for (int s = 0; s < PACK_AHEAD; ++s) {
+      const Index k = static_cast<Index>((piece + s) * 64) + lane;
+      ahead[s][0] = at(k);
+      ahead[s][1] = at(k + 32);
+    }
+  };
+  unsigned peak = 0;
+  if constexpr (W::scaled) {
+#pragma unroll 1
+    for (int64_t piece = 0; piece < all.depth; piece += PACK_AHEAD) {
+      fetch(piece);
+#pragma unroll
+      for (int s = 0; s < PACK_AHEAD; ++s) peak = max(peak, max(absolute_bits(ahead[s][0]), absolute_bits(ahead[s][1])));
+    }
+    peak = __reduce_max_sync(0xffffffffu, peak);
+  }
+  const int exponent = line_exponent(peak);
+  Losses losses;
+#pragma unroll 1
+  for (int64_t piece = 0; piece < all.depth; piece += PACK_AHEAD) {
+    fetch(piece);
+#pragma unroll
+    for (int s = 0; s < PACK_AHEAD; ++s) {
+      unsigned words[W::PLANES];
+      pack_pair<W>(ahead[s][0], ahead[s][1], exponent, words, losses);
+      if (piece + s < all.depth) put_words<W, LINES>(to, all.depth, line, piece + s, words);
+    }
+  }
+  if constexpr (W::scaled) {
+    const int lossy = __reduce_add_sync(0xffffffffu, losses.lossy);
+    const unsigned weight = __reduce_add_sync(0xffffffffu, losses.weight());
+    if (lane == 0) {
       to.scales[line] = line_scale(peak, static_cast<float>(lossy));
       to.weights[line] = weight;
     }
@@ -198,24 +293,19 @@ __device__ __forceinline__ void pack_along(const P& p, const Packing& all, const
 struct Across {
   int64_t line;  // the first
   int64_t chunk;
-  __device__ __forceinline__ Across(const PackedOperand& to, int64_t block)
-      : line(block % (to.lines / 32) * 32), chunk(block / (to.lines / 32)) {}
 };
 
 template <class Operand, class P>
 __device__ __forceinline__ void peaks_across(const P& p, const Packing& all, const PackedOperand& to, int64_t block) {
   __shared__ unsigned shared_peaks[PACK_THREADS / 32][32];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const Across part(to, block);
-  const int64_t line = part.line + lane, padded = to.lines / all.batches;
-  const Index z = static_cast<Index>(line / padded), of_batch = static_cast<Index>(line % padded);
-  const bool there = of_batch < Operand::lines(p);
-  const Index begin = static_cast<Index>(part.chunk * PACK_CHUNK * 64), left = (there ? p.depth() : begin) - begin;
-  const typename Operand::Line place = Operand::line(p, there ? z : 0, there ? of_batch : 0);
+  const Across part{block % (to.lines / 32) * 32, block / (to.lines / 32)};
+  const int64_t line = part.line + lane;
+  const PackSource<Operand, P> at(p, all, to, line);
+  const Index begin = static_cast<Index>(part.chunk * PACK_CHUNK * 64);
   unsigned peak = 0;
 #pragma unroll 16
-  for (int k = warp; k < PACK_CHUNK * 64; k += PACK_THREADS / 32)
-    if (k < left) peak = max(peak, absolute_bits(static_cast<float>(Operand::at(p, place, begin + k))));
+  for (int k = warp; k < PACK_CHUNK * 64; k += PACK_THREADS / 32) peak = max(peak, absolute_bits(at(begin + k)));
   shared_peaks[warp][lane] = peak;
   __syncthreads();
   if (warp > 0) return;
@@ -228,32 +318,31 @@ __device__ __forceinline__ void peaks_across(const P& p, const Packing& all, con
   }
 }
 
+// The line's largest element. Whoever packs its first chunk also leaves its scale.
+__device__ __forceinline__ unsigned peak_across(const Packing& all, const PackedOperand& to, int64_t line, int64_t chunk) {
+  const int64_t chunks = (all.depth - 1) / PACK_CHUNK + 1;
+  unsigned peak = 0;
+  for (int64_t c = 0; c < chunks; ++c) peak = max(peak, to.peaks[c * to.lines + line]);
+  if (chunk == 0) {
+    const LineScale made = line_scale(peak, 0);
+    to.scales[line].factor = made.factor;
+    if (made.lossy != 0) atomicAdd(&to.scales[line].lossy, made.lossy);  // inf and nan swallow every count
+  }
+  return peak;
+}
+
 template <class W, class Operand, int LINES, class P>
-__device__ __forceinline__ void pack_across(const P& p, const Packing& all, const PackedOperand& to, int64_t block) {
+__device__ __forceinline__ void pack_across(const P& p, const Packing& all, const PackedOperand& to, const Across& part) {
   constexpr int WARPS = PACK_THREADS / 32, OWN = 32 / WARPS;  // lines that a warp writes
   __shared__ float turned[64][33];
   __shared__ unsigned line_peaks[32];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const Across part(to, block);
-  const int64_t line = part.line + lane, padded = to.lines / all.batches;
-  const Index z = static_cast<Index>(line / padded), of_batch = static_cast<Index>(line % padded);
-  const bool there = of_batch < Operand::lines(p);
-  const Index depth = there ? p.depth() : 0;
-  const typename Operand::Line place = Operand::line(p, there ? z : 0, there ? of_batch : 0);
+  const int64_t line = part.line + lane;
+  const PackSource<Operand, P> at(p, all, to, line);
   int exponents[OWN] = {};
   Losses losses[OWN];
   if constexpr (W::scaled) {
-    const int64_t chunks = (all.depth - 1) / PACK_CHUNK + 1;
-    if (warp == 0) {
-      unsigned peak = 0;
-      for (int64_t c = 0; c < chunks; ++c) peak = max(peak, to.peaks[c * to.lines + line]);
-      line_peaks[lane] = peak;
-      if (part.chunk == 0) {
-        const LineScale made = line_scale(peak, 0);
-        to.scales[line].factor = made.factor;
-        if (made.lossy != 0) atomicAdd(&to.scales[line].lossy, made.lossy);  // inf and nan swallow every count
-      }
-    }
+    if (warp == 0) line_peaks[lane] = peak_across(all, to, line, part.chunk);
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < OWN; ++i) exponents[i] = line_exponent(line_peaks[warp * OWN + i]);
@@ -263,10 +352,7 @@ __device__ __forceinline__ void pack_across(const P& p, const Packing& all, cons
   for (int64_t piece = begin; piece < end; ++piece) {
     float values[64 / WARPS];
 #pragma unroll
-    for (int i = 0; i < 64 / WARPS; ++i) {
-      const Index k = static_cast<Index>(piece * 64) + warp + i * WARPS;
-      values[i] = k < depth ? static_cast<float>(Operand::at(p, place, k)) : 0.0f;
-    }
+    for (int i = 0; i < 64 / WARPS; ++i) values[i] = at(static_cast<Index>(piece * 64) + warp + i * WARPS);
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < 64 / WARPS; ++i) turned[warp + i * WARPS][lane] = values[i];
@@ -275,7 +361,7 @@ __device__ __forceinline__ void pack_across(const P& p, const Packing& all, cons
     for (int i = 0; i < OWN; ++i) {
       unsigned words[W::PLANES];
       const int own = warp * OWN + i;
-      pack_pair<W>(turned[2 * lane][own], turned[2 * lane + 1][own], exponents[i], words, losses[i]);
+      pack_pair<W>(turned[lane][own], turned[lane + 32][own], exponents[i], words, losses[i]);
       put_words<W, LINES>(to, all.depth, part.line + own, piece, words);
     }
   }
@@ -291,25 +377,102 @@ __device__ __forceinline__ void pack_across(const P& p, const Packing& all, cons
   }
 }
 
-template <class W, class P>
-__device__ __forceinline__ void pack_block(const P& p, const Packing& all, int64_t block) {
-  if (block == 0 && threadIdx.x == 0) *all.again = 0;
-  if (block < all.a.blocks) {
-    if constexpr (P::a_along_k)
-      pack_along<W, OperandA<P>, W::BM>(p, all, all.a, block);
-    else
-      pack_across<W, OperandA<P>, W::BM>(p, all, all.a, block);
-  } else {
-    if constexpr (P::b_along_k)
-      pack_along<W, OperandB<P>, W::BN>(p, all, all.b, block - all.a.blocks);
-    else
-      pack_across<W, OperandB<P>, W::BN>(p, all, all.b, block - all.a.blocks);
+// The same for one warp without shared memory, a lane for each line: 16 bytes of a plane at a time.
+template <class W, class Operand, int LINES, class P>
+__device__ __forceinline__ void pack_lines(const P& p, const Packing& all, const PackedOperand& to, const Across& part) {
+  constexpr int AHEAD = 2;  // chunks of 16 bytes
+  const int64_t line = part.line + threadIdx.x % 32;
+  const PackSource<Operand, P> at(p, all, to, line);
+  int exponent = 0;
+  if constexpr (W::scaled) exponent = line_exponent(peak_across(all, to, line, part.chunk));
+  Losses losses;
+  const int64_t begin = part.chunk * PACK_CHUNK, end = all.depth - begin < PACK_CHUNK ? all.depth : begin + PACK_CHUNK;
+  const int r = static_cast<int>(line % LINES);
+  unsigned char* to_piece = to.pieces + (line / LINES * all.depth + begin) * (W::PLANES * LINES * 128) + r * 128;
+#pragma unroll 1
+  for (int64_t piece = begin; piece < end; ++piece, to_piece += W::PLANES * LINES * 128)
+#pragma unroll 1
+    for (int c = 0; c < 8; c += AHEAD) {
+      float ahead[AHEAD][4][2];
+#pragma unroll
+      for (int i = 0; i < AHEAD; ++i)
+#pragma unroll
+        for (int w = 0; w < 4; ++w) {
+          const Index k = static_cast<Index>(piece * 64) + (c + i) * 4 + w;
+          ahead[i][w][0] = at(k);
+          ahead[i][w][1] = at(k + 32);
+        }
+#pragma unroll
+      for (int i = 0; i < AHEAD; ++i) {
+        unsigned words[4][W::PLANES];
+#pragma unroll
+        for (int w = 0; w < 4; ++w) pack_pair<W>(ahead[i][w][0], ahead[i][w][1], exponent, words[w], losses);
+#pragma unroll
+        for (int plane = 0; plane < W::PLANES; ++plane)
+          *reinterpret_cast<uint4*>(to_piece + plane * LINES * 128 + ((c + i) ^ (r & 7)) * 16) =
+              make_uint4(words[0][plane], words[1][plane], words[2][plane], words[3][plane]);
+      }
+    }
+  if constexpr (W::scaled) {
+    if (losses.lossy > 0) atomicAdd(&to.scales[line].lossy, static_cast<float>(losses.lossy));
+    atomicAdd(&to.weights[line], losses.weight());
   }
 }
 
+// A block's work before the product: lines, or a chunk of 32.
+template <class W, class Operand, int LINES, class P>
+__device__ __forceinline__ void pack_early(const P& p, const Packing& all, const PackedOperand& to, const PackTurn& turn) {
+  if constexpr (Operand::along_k)
+    pack_along<W, Operand, LINES>(p, all, to, turn.tile * LINES + turn.part * (PACK_THREADS / 32 / all.warps));
+  else
+    pack_across<W, Operand, LINES>(p, all, to, {turn.tile * LINES + turn.part % (LINES / 32) * 32, turn.part / (LINES / 32)});
+}
+
+template <class W, class P>
+__device__ __forceinline__ void pack_block(const P& p, const Packing& all, int64_t block) {
+  const PackTurn turn(all, block, all.a.blocks, all.b.blocks);
+  if (turn.of_b)
+    pack_early<W, OperandB<P>, W::BN>(p, all, all.b, turn);
+  else
+    pack_early<W, OperandA<P>, W::BM>(p, all, all.a, turn);
+}
+
+#if CRUCIBLE_HAS_WGMMA
+// A warp's work beside the product.
+template <class W, class Operand, int LINES, class P>
+__device__ __forceinline__ void pack_late(const P& p, const Packing& all, const PackedOperand& to, const PackTurn& turn) {
+  if constexpr (Operand::along_k)
+    pack_line<W, Operand, LINES>(p, all, to, turn.tile * LINES + turn.part);
+  else
+    pack_lines<W, Operand, LINES>(p, all, to, {turn.tile * LINES + turn.part % (LINES / 32) * 32, turn.part / (LINES / 32)});
+  hand_over(to.ready + turn.tile);
+}
+
+// Until there is no more.
+template <class W, class P>
+__device__ __forceinline__ void pack_beside(const P& p, const Packing& all) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int64_t begin = all.a.early * all.a.each + all.b.early * all.b.each;
+  const int64_t end = all.a.lines / W::BM * all.a.each + all.b.lines / W::BN * all.b.each;
+  if (begin == end) return;
+#pragma unroll 1
+  for (;;) {
+    const unsigned taken = lane == 0 ? atomicAdd(all.next, 1u) : 0;
+    const int64_t work = begin + __shfl_sync(0xffffffffu, taken, 0);
+    if (work >= end) return;
+    const PackTurn turn(all, work, all.a.each, all.b.each);
+    if (turn.of_b)
+      pack_late<W, OperandB<P>, W::BN>(p, all, all.b, turn);
+    else
+      pack_late<W, OperandA<P>, W::BM>(p, all, all.a, turn);
+  }
+}
+#endif
+
+// Of A's lines in groups of 32, and each group's chunks, then of B's.
 template <class P>
 __device__ __forceinline__ void peaks_block(const P& p, const Packing& all, int64_t block) {
-  const int64_t first = P::a_along_k ? 0 : all.a.blocks;
+  const int64_t chunks = (all.depth - 1) / PACK_CHUNK + 1, first = P::a_along_k ? 0 : all.a.lines / 32 * chunks;
   if (block < first) {
     if constexpr (!P::a_along_k) peaks_across<OperandA<P>>(p, all, all.a, block);
   } else {
@@ -326,11 +489,13 @@ __global__ void __launch_bounds__(PACK_THREADS) wgmma_peaks_kernel(const __grid_
 #endif
 }
 
-// B first and its last lines first of all: what the product reads first is then still in L2.
+// What the product reads first comes last: then it is still in L2.
 template <class W, class P>
 __global__ void __launch_bounds__(PACK_THREADS, 3) wgmma_pack_kernel(const __grid_constant__ P p,
                                                                      const __grid_constant__ Packing all) {
 #if CRUCIBLE_HAS_MMA
+  for (int64_t i = blockIdx.x * int64_t(PACK_THREADS) + threadIdx.x; i < all.counters; i += gridDim.x * int64_t(PACK_THREADS))
+    all.again[i] = 0;
   pack_block<W>(p, all, static_cast<int64_t>(gridDim.x) - 1 - blockIdx.x);
 #endif
 }

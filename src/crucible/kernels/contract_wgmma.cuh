@@ -1,9 +1,11 @@
 // The contraction engine on Hopper's tensor cores (wgmma, compute capability 9.0a), for the functors of contract.cuh.
 //
-// 1. A kernel packs both operands (contract_pack.cuh).
+// 1. A kernel packs of both operands what the first tiles need (contract_pack.cuh).
 // 2. The product: blocks that stay on their processors, in clusters of two that share one operand's pieces. One thread
 //    produces (bulk copies; of the shared operand each block brings half, for both), two warpgroups consume, 64 x BN each.
-//    They take turns at the tensor cores, so that one adds while the other multiplies.
+//    They take turns at the tensor cores, so that one adds while the other multiplies. Three more warps pack what later
+//    tiles need; a producer waits until its tile's lines are ready. Those warps wait for nothing, so that nobody waits
+//    for ever, however few blocks are there at a time.
 // 3. The functor's epilogue, a warp for each row, through shared memory of its own: the next tile's copies go on meanwhile.
 // 4. Where half numbers cannot hold the operands, a flag is raised, and the last launch, which otherwise returns at once,
 //    does everything again with the mma engine of the same grade and as many columns in a tile.
@@ -71,7 +73,11 @@ __device__ __forceinline__ void bulk_copy_both(unsigned to, const void* from, un
 // ---- the product
 
 #if CRUCIBLE_HAS_WGMMA
-// Of two neighbouring lines.
+// From L2, for other processors may have written them a moment ago: of one line, of two neighbouring ones.
+__device__ __forceinline__ LineScale one_scale(const LineScale* at) {
+  const float2 two = __ldcg(reinterpret_cast<const float2*>(at));
+  return {two.x, two.y};
+}
 __device__ __forceinline__ float4 two_scales(const LineScale* at) { return __ldcg(reinterpret_cast<const float4*>(at)); }
 
 // Whether what half numbers lost is small against a warp's sums. Scales and weights are this thread's first.
@@ -92,7 +98,7 @@ __device__ __forceinline__ bool sums_hold(const float (&sums)[W::BN / 2], const 
   // Some sum is small. A closer bound: n lost elements meet at most n of the largest, and at most the partner's weight.
   // A row or a column of small ones? Zero rows and columns (-inf) say nothing; a nan spoils every comparison.
   bool row_bad[2] = {false, false}, row_good[2] = {false, false}, hold = true;
-  const float row_weight[2] = {row_weights[0] * 0x1p-8f, row_weights[8] * 0x1p-8f};
+  const float row_weight[2] = {__ldcg(row_weights) * 0x1p-8f, __ldcg(row_weights + 8) * 0x1p-8f};
 #pragma unroll
   for (int j = 0; j < W::BN / 8; ++j) {
     const float4 two = two_scales(columns + j * 8);
@@ -134,21 +140,15 @@ __device__ __forceinline__ bool sums_hold(const float (&sums)[W::BN / 2], const 
 
 // A cluster's tiles, one after another.
 struct ClusterTiles {
-  unsigned next, step, pairs_m, pairs_n, total;
-  bool pair_rows;
-  __device__ __forceinline__ explicit ClusterTiles(const Packing& all)
-      : next(blockIdx.x / 2), step(gridDim.x / 2), pairs_m(all.pair_rows ? (all.tiles_m + 1) / 2 : all.tiles_m),
-        pairs_n(all.pair_rows ? all.tiles_n : (all.tiles_n + 1) / 2), total(pairs_m * pairs_n * all.batches),
-        pair_rows(all.pair_rows) {}
+  unsigned next;
+  __device__ __forceinline__ explicit ClusterTiles(const Packing& all) : next(blockIdx.x / all.cluster) {}
   // This block's tile of the next pair; it may lie past the last.
-  __device__ __forceinline__ bool take(unsigned rank, TilePlace& tile) {
-    if (next >= total) return false;
-    tile = tile_place(next, pairs_m, pairs_n);
-    next += step;
-    if (pair_rows)
-      tile.m = tile.m * 2 + static_cast<Index>(rank);
-    else
-      tile.n = tile.n * 2 + static_cast<Index>(rank);
+  __device__ __forceinline__ bool take(const Packing& all, unsigned rank, TilePlace& tile) {
+    if (next >= static_cast<unsigned>(all.pairs_m) * all.pairs_n * all.batches) return false;
+    tile = tile_place(next, all.pairs_m, all.pairs_n);
+    next += gridDim.x / all.cluster;
+    tile.m = tile.m * all.high + (all.high > 1 ? static_cast<Index>(rank) : 0);
+    tile.n = tile.n * all.wide + (all.wide > 1 ? static_cast<Index>(rank) : 0);
     return true;
   }
 };
@@ -175,28 +175,39 @@ struct WgmmaShared {
   __device__ __forceinline__ unsigned empty(int slot) const { return full(slot) + 8 * W::STAGES; }
 };
 
+// A piece of the operand that both blocks of a cluster need: each brings half for both.
+__device__ __forceinline__ void shared_copy(unsigned to, const unsigned char* from, unsigned bytes, unsigned barrier,
+                                            unsigned rank, int blocks) {
+  const unsigned half = rank * (bytes / 2);
+  if (blocks > 1)
+    bulk_copy_both(to + half, from + half, bytes / 2, barrier);
+  else
+    bulk_copy(to, from, bytes, barrier);
+}
+
 // The producer, one thread. A tile past the last takes the last one's place: the partner needs its half.
 template <class W>
 __device__ __forceinline__ void produce(const Packing& all, const WgmmaShared<W>& shared, unsigned rank) {
   ClusterTiles tiles(all);
   TilePlace tile;
   Ring<W> ring;
-  while (tiles.take(rank, tile)) {
-    const int64_t m = tile.m < all.tiles_m ? tile.m : all.tiles_m - 1, n = tile.n < all.tiles_n ? tile.n : all.tiles_n - 1;
-    const unsigned char* a = all.a.pieces + (tile.z * static_cast<int64_t>(all.tiles_m) + m) * all.depth * W::A_BYTES;
-    const unsigned char* b = all.b.pieces + (tile.z * static_cast<int64_t>(all.tiles_n) + n) * all.depth * W::B_BYTES;
+  while (tiles.take(all, rank, tile)) {
+    const int64_t m = tile.z * static_cast<int64_t>(all.tiles_m) + (tile.m < all.tiles_m ? tile.m : all.tiles_m - 1);
+    const int64_t n = tile.z * static_cast<int64_t>(all.tiles_n) + (tile.n < all.tiles_n ? tile.n : all.tiles_n - 1);
+    if (m >= all.a.early) count_wait(all.a.ready + m, static_cast<unsigned>(all.a.each));
+    if (n >= all.b.early) count_wait(all.b.ready + n, static_cast<unsigned>(all.b.each));
+    const unsigned char* a = all.a.pieces + m * all.depth * W::A_BYTES;
+    const unsigned char* b = all.b.pieces + n * all.depth * W::B_BYTES;
     for (int64_t piece = 0; piece < all.depth; ++piece) {
       const unsigned full = shared.full(ring.slot);
       barrier_wait_cluster(shared.empty(ring.slot), ring.parity ^ 1);
       barrier_expect(full, W::STAGE);
-      if (all.pair_rows) {
-        const unsigned half = rank * (W::B_BYTES / 2);
+      if (all.high > 1) {
         bulk_copy(shared.a(ring.slot), a, W::A_BYTES, full);
-        bulk_copy_both(shared.b(ring.slot) + half, b + half, W::B_BYTES / 2, full);
+        shared_copy(shared.b(ring.slot), b, W::B_BYTES, full, rank, all.cluster);
       } else {
-        const unsigned half = rank * (W::A_BYTES / 2);
         bulk_copy(shared.b(ring.slot), b, W::B_BYTES, full);
-        bulk_copy_both(shared.a(ring.slot) + half, a + half, W::A_BYTES / 2, full);
+        shared_copy(shared.a(ring.slot), a, W::A_BYTES, full, rank, all.cluster);
       }
       a += W::A_BYTES;
       b += W::B_BYTES;
@@ -250,8 +261,8 @@ __device__ __forceinline__ void hand_out(const P& p, const Packing& all, const T
   const LineScale* columns = nullptr;
   if constexpr (W::scaled) {
     const LineScale* at = all.a.scales + tile.z * static_cast<int64_t>(all.tiles_m) * W::BM + first + lane / 4;
-    rows[0] = at[0];
-    rows[1] = at[8];
+    rows[0] = one_scale(at);
+    rows[1] = one_scale(at + 8);
     columns = all.b.scales + (tile.z * static_cast<int64_t>(all.tiles_n) + tile.n) * W::BN + lane % 4 * 2;
     const int64_t row = at - all.a.scales, column = columns - all.b.scales;
     if (!sums_hold<W>(sums, rows, columns, all.a.weights + row, all.b.weights + column) && lane == 0) *all.again = 1;
@@ -304,7 +315,7 @@ __device__ __forceinline__ void consume(const P& p, const Packing& all, const Wg
   TilePlace tile;
   Ring<W> ring;
   if (group == 1) turn_give(1);  // the first group begins
-  while (tiles.take(rank, tile)) {
+  while (tiles.take(all, rank, tile)) {
     float sums[W::BN / 2], part[W::BN / 2];
 #pragma unroll
     for (int i = 0; i < W::BN / 2; ++i) sums[i] = part[i] = 0;
@@ -338,7 +349,7 @@ __device__ __forceinline__ void consume(const P& p, const Packing& all, const Wg
       turn_give(1 + (group ^ 1));  // half is done: the other's products queue up behind the rest
       wgmma_wait<0>();
       settle(part);
-      if (lane < 2) barrier_arrive_at(shared.empty(ring.slot), lane);
+      if (lane < all.cluster) barrier_arrive_at(shared.empty(ring.slot), lane);
       ring.advance();
 #pragma unroll
       for (int i = 0; i < W::BN / 2; ++i) sums[i] += part[i];
@@ -360,17 +371,18 @@ __global__ void __launch_bounds__(W::threads, 1)
   if (threadIdx.x == 0) {
     for (int s = 0; s < W::STAGES; ++s) {
       barrier_init(shared.full(s), 1);
-      barrier_init(shared.empty(s), 2 * W::CONSUMERS / 32);  // the consumers' warps of both blocks
+      barrier_init(shared.empty(s), all.cluster * W::CONSUMERS / 32);  // the consumers' warps of both blocks
     }
     barrier_inits_done();
   }
   cluster_meet();
   if (warp < 4) {
-    registers_down<40>();  // with twice the consumers', what three warpgroups begin with
+    registers_down<W::PACKER_REGISTERS>();
     if (threadIdx.x == 0) produce<W>(all, shared, rank);
+    if (warp > 0) pack_beside<W>(p, all);
     __syncwarp();
   } else {
-    registers_up<232>();
+    registers_up<W::CONSUMER_REGISTERS>();
     float* const out = reinterpret_cast<float*>(wgmma_shared + W::STAGES * W::STAGE) + (warp - 4) * 8 * W::row_stride;
     consume<W>(p, all, shared, rank, out);
   }
@@ -402,7 +414,6 @@ Packing wgmma_packing(const P& p, void* workspace, int64_t* bytes) {
   all.tiles_m = static_cast<int>(whole(p.rows(), W::BM));
   all.tiles_n = static_cast<int>(whole(p.cols(), W::BN));
   all.depth = whole(p.depth(), W::BK);
-  all.pair_rows = all.tiles_m % 2 == 0 || (all.tiles_n % 2 != 0 && all.tiles_m >= all.tiles_n);
   all.warps = 1;
   while (all.warps < PACK_THREADS / 32 && all.warps * PACK_KEPT < all.depth) all.warps *= 2;
   const int64_t chunks = all.depth == 0 ? 1 : whole(all.depth, PACK_CHUNK);
@@ -414,28 +425,71 @@ Packing wgmma_packing(const P& p, void* workspace, int64_t* bytes) {
   };
   const auto place = [&](PackedOperand& o, int64_t tiles, int lines, bool along) {
     o.lines = tiles * lines;
-    o.blocks = along ? whole(o.lines, PACK_THREADS / 32 / all.warps) : o.lines / 32 * chunks;
+    o.early = tiles;
+    o.each = along ? lines : static_cast<int>(lines / 32 * chunks);
+    o.blocks = along ? lines / (PACK_THREADS / 32 / all.warps) : o.each;
     o.pieces = take(o.lines * all.depth * W::PLANES * 128);
     o.scales = reinterpret_cast<LineScale*>(take(o.lines * sizeof(LineScale)));
     o.weights = reinterpret_cast<unsigned*>(take(o.lines * 4));
     o.peaks = reinterpret_cast<unsigned*>(take(along ? 0 : chunks * o.lines * 4));
   };
-  all.again = reinterpret_cast<int*>(take(4));
-  place(all.a, static_cast<int64_t>(all.batches) * all.tiles_m, W::BM, P::a_along_k);
-  place(all.b, static_cast<int64_t>(all.batches) * all.tiles_n, W::BN, P::b_along_k);
+  const int64_t a_tiles = static_cast<int64_t>(all.batches) * all.tiles_m;
+  const int64_t b_tiles = static_cast<int64_t>(all.batches) * all.tiles_n;
+  all.counters = 2 + a_tiles + b_tiles;
+  all.again = reinterpret_cast<int*>(take(all.counters * 4));
+  all.next = reinterpret_cast<unsigned*>(all.again) + 1;
+  all.a.ready = all.next + 1;
+  all.b.ready = all.a.ready + a_tiles;
+  place(all.a, a_tiles, W::BM, P::a_along_k);
+  place(all.b, b_tiles, W::BN, P::b_along_k);
   if (bytes != nullptr) *bytes = used;
   return all;
 }
 
+// Tiles of A and B that the first `pairs` clusters' tiles need.
+inline void tiles_needed(const Packing& all, int64_t pairs, int64_t* a, int64_t* b) {
+  const int64_t of_batch = static_cast<int64_t>(all.pairs_m) * all.pairs_n, z = (pairs - 1) / of_batch, within = (pairs - 1) % of_batch;
+  const int64_t band = within / (TILE_BAND * static_cast<int64_t>(all.pairs_n)), column = within / smaller(TILE_BAND, all.pairs_m);
+  const int64_t rows = (band + 1) * TILE_BAND * all.high, columns = band > 0 ? all.tiles_n : (column + 1) * all.wide;
+  *a = z * all.tiles_m + (rows < all.tiles_m ? rows : all.tiles_m);
+  *b = z * all.tiles_n + (columns < all.tiles_n ? columns : all.tiles_n);
+}
+
+// Who packs what: before the product what the first tiles of all processors need, and so much more that the idle warps,
+// which pack `pace` lines on a processor while it computes a tile, have the rest in time.
+template <class W>
+void share_packing(Packing& all, int processors, int clusters, int pace) {
+  const bool rows = all.tiles_m % 2 == 0 || (all.tiles_n % 2 != 0 && all.tiles_m >= all.tiles_n);
+  all.cluster = clusters ? 2 : 1;
+  all.high = rows ? all.cluster : 1;
+  all.wide = rows ? 1 : all.cluster;
+  all.pairs_m = static_cast<int>(whole(all.tiles_m, all.high));
+  all.pairs_n = static_cast<int>(whole(all.tiles_n, all.wide));
+  const int64_t pairs = all.pairs(), at_once = processors / all.cluster, a_all = all.a.early, b_all = all.b.early;
+  if (pairs <= at_once || pace == 0 || all.depth == 0) return;  // without pieces consumers wait for nobody
+  const int64_t in_time = whole(pairs - at_once, at_once) * processors * pace;
+  int64_t low = at_once, high = pairs;
+  while (low < high) {
+    const int64_t middle = low + (high - low) / 2;
+    tiles_needed(all, middle, &all.a.early, &all.b.early);
+    const int64_t late = (a_all - all.a.early) * W::BM + (b_all - all.b.early) * W::BN;
+    if (late <= in_time)
+      high = middle;
+    else
+      low = middle + 1;
+  }
+  tiles_needed(all, low, &all.a.early, &all.b.early);
+}
+
 template <class W, class P>
 cudaError_t launch_wgmma_pack(const P& p, const Packing& all, cudaStream_t stream) {
-  const int64_t most = 0x7fffffff;
-  if (all.a.blocks > most - all.b.blocks) return cudaErrorInvalidValue;
-  if constexpr (W::scaled && !(P::a_along_k && P::b_along_k)) {
-    const int64_t blocks = (P::a_along_k ? 0 : all.a.blocks) + (P::b_along_k ? 0 : all.b.blocks);
-    wgmma_peaks_kernel<P><<<static_cast<unsigned>(blocks), PACK_THREADS, 0, stream>>>(p, all);
-  }
-  wgmma_pack_kernel<W, P><<<static_cast<unsigned>(all.a.blocks + all.b.blocks), PACK_THREADS, 0, stream>>>(p, all);
+  const int64_t most = 0x7fffffff, chunks = all.depth == 0 ? 1 : whole(all.depth, PACK_CHUNK);
+  const int64_t blocks = all.a.early * all.a.blocks + all.b.early * all.b.blocks;
+  const int64_t peaks = ((P::a_along_k ? 0 : all.a.lines) + (P::b_along_k ? 0 : all.b.lines)) / 32 * chunks;
+  if (blocks > most || peaks > most) return cudaErrorInvalidValue;
+  if constexpr (W::scaled && !(P::a_along_k && P::b_along_k))
+    wgmma_peaks_kernel<P><<<static_cast<unsigned>(peaks), PACK_THREADS, 0, stream>>>(p, all);
+  wgmma_pack_kernel<W, P><<<static_cast<unsigned>(blocks), PACK_THREADS, 0, stream>>>(p, all);
   return cudaGetLastError();
 }
 
@@ -443,19 +497,18 @@ template <class W, class P>
 cudaError_t launch_wgmma_multiply(const P& p, const Packing& all, int processors, cudaStream_t stream) {
   const cudaError_t refused = allow_shared(contract_wgmma_kernel<W, P>, W::shared_bytes);
   if (refused != cudaSuccess) return refused;
-  const int64_t pairs = static_cast<int64_t>(all.batches) * (all.pair_rows ? whole(all.tiles_m, 2) * all.tiles_n
-                                                                           : all.tiles_m * whole(all.tiles_n, 2));
+  const int64_t pairs = all.pairs(), at_once = processors / all.cluster;
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim.x = 2;
+  cluster.val.clusterDim.x = static_cast<unsigned>(all.cluster);
   cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(2 * (pairs < processors / 2 ? pairs : processors / 2)));
+  config.gridDim = dim3(static_cast<unsigned>(all.cluster * (pairs < at_once ? pairs : at_once)));
   config.blockDim = dim3(W::threads);
   config.dynamicSmemBytes = W::shared_bytes;
   config.stream = stream;
   config.attrs = &cluster;
-  config.numAttrs = 1;
+  config.numAttrs = all.cluster > 1;
   return cudaLaunchKernelEx(&config, contract_wgmma_kernel<W, P>, p, all);
 }
 
@@ -480,10 +533,12 @@ cudaError_t launch_contract_wgmma(const P& p, void* workspace, cudaStream_t stre
   int device = 0, processors = 0, clusters = 0;
   cudaError_t error = cudaGetDevice(&device);
   if (error == cudaSuccess) error = cudaDeviceGetAttribute(&clusters, cudaDevAttrClusterLaunch, device);
-  if (error == cudaSuccess && clusters == 0) return launch_contract<typename W::Other>(p, 1, stream);  // simulated, say
   if (error == cudaSuccess) error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
-  const Packing all = wgmma_packing<W>(p, workspace, nullptr);
-  if (error == cudaSuccess) error = launch_wgmma_pack<W>(p, all, stream);
+  if (error != cudaSuccess) return error;
+  if (clusters == 0) return launch_contract<typename W::Other>(p, 1, stream);  // simulated, a product of small tiles is faster
+  Packing all = wgmma_packing<W>(p, workspace, nullptr);
+  share_packing<W>(all, processors, clusters, W::PACE);
+  error = launch_wgmma_pack<W>(p, all, stream);
   if (error == cudaSuccess) error = launch_wgmma_multiply<W>(p, all, processors, stream);
   if constexpr (W::scaled)
     if (error == cudaSuccess) error = launch_wgmma_again<W>(p, all, stream);

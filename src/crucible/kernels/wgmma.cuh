@@ -70,6 +70,22 @@ __device__ __forceinline__ void bulk_copy(unsigned to, const void* from, unsigne
 // Makes what this thread stored to shared memory visible to the tensor cores.
 __device__ __forceinline__ void publish() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
+// A warp's stores to global memory, counted at `count`, for bulk copies of whoever has waited for the count.
+__device__ __forceinline__ void hand_over(unsigned* count) {
+  asm volatile("fence.proxy.async;" ::: "memory");
+  __syncwarp();
+  if (threadIdx.x % 32 == 0)
+    asm volatile("fence.acq_rel.gpu;\nred.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(__cvta_generic_to_global(count))
+                 : "memory");
+}
+__device__ __forceinline__ void count_wait(const unsigned* count, unsigned wanted) {
+  unsigned there;
+  do {
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(there) : "l"(__cvta_generic_to_global(count)) : "memory");
+  } while (there < wanted);
+  asm volatile("fence.proxy.async;" ::: "memory");
+}
+
 // Threads of two warpgroups taking turns: one waits for its turn, the other gives it.
 __device__ __forceinline__ void turn_wait(int id) { asm volatile("bar.sync %0, 256;" ::"r"(id) : "memory"); }
 __device__ __forceinline__ void turn_give(int id) { asm volatile("bar.arrive %0, 256;" ::"r"(id) : "memory"); }

@@ -135,7 +135,7 @@ MMA_RATE, WGMMA_RATE, PACK_RATE, LAUNCHES = 41e12, 258e12, 3.7e12, 1e-5
 
 
 def packing_pays(tile: Tile, rows: int, cols: int, depth: int, batches: int) -> bool:
-    """Whether kernels/contract_wgmma.cuh, which packs both operands first, should beat this tile in grade fp32."""
+    """Whether kernels/contract_wgmma.cuh, which packs both operands, should beat this tile in grade fp32."""
 
     def operations(high: int) -> int:
         return 2 * batches * -(-rows // high) * high * -(-cols // tile.cols) * tile.cols * depth

@@ -186,7 +186,7 @@ def _kernel(fused: Fused, mode: Mode, stage: Stage, cost: Cost, whole: Cost, dir
         if stage.tile.pair is not None:
             beside += "; on Hopper a last one does again what half could not hold"
     elif isinstance(stage, Contraction) and stage.packed:
-        beside = "on Hopper a first launch packs both operands, a last one does again what half could not hold"
+        beside = "on Hopper a first launch packs operands, a last one does again what half could not hold"
     return Kernel(
         name="torch" if isinstance(stage, Call) else mode.labels[stage.name],
         mode=mode.name,
