@@ -248,6 +248,7 @@ __global__ void __launch_bounds__(W::threads, 1) split_kernel(const __grid_const
     float* const stage = reinterpret_cast<float*>(split_shared + S::STAGES) + warp * 4 * H::STAGE_PITCH;
     const PairLanes<W, P> lanes(p);
     const Index first = tiles.tile_m * PAIR_ROWS + warp % 4 * 16;
+    const Exponents exponents(packed.rows + tile * PAIR_ROWS + warp % 4 * 16, 0);
 #pragma unroll 1
     for (; tiles.left > 0; tiles.next()) {
       mine.box(chunks);
@@ -261,9 +262,11 @@ __global__ void __launch_bounds__(W::threads, 1) split_kernel(const __grid_const
         box = box * n + i;
       }
       if (there) {
-        unscale<H::N / 8>(mine.total, packed.rows + tile * PAIR_ROWS + warp % 4 * 16, 0);
+        unscale<H::N / 8>(mine.total, exponents);
         const BoxPlace<P> place(p, box);
-        if (place.count() == P::Box::product)
+        if constexpr (H::FRAGMENTS)
+          finish_box_fragments<typename H::Halo>(p, tiles.batch(p, W::SAMPLES ? which : 0), first, box, place, mine.total);
+        else if (place.count() == P::Box::product)
           finish_box<W, true>(p, tiles.batch(p, W::SAMPLES ? which : 0), first, box, place, lanes, mine.total, stage);
         else
           finish_box<W, false>(p, tiles.batch(p, W::SAMPLES ? which : 0), first, box, place, lanes, mine.total, stage);

@@ -116,6 +116,7 @@ class SplitTile:
     held: int  # such pieces in shared memory
     landing: int  # KB for what is on its way
     columns: int  # of one instruction
+    pool: tuple[int, ...] = NO_POOL
 
     launch = "launch_split"
     template = "window_split.cuh"
@@ -127,7 +128,7 @@ class SplitTile:
 
     def shared_bytes(self, form: Form) -> int:
         """What a block asks for, as the kernel counts it."""
-        joint = Joint(form, self.box, self.join)
+        joint = Joint(form, self.box, self.join, self.pool)
         rings = self.held * self.piece * 2 * TAP_BYTES + self.slots * joint.split_bytes
         return rings + joint.stage_bytes + self.landing * 1024 + 2 * (self.slots + self.held) * 8
 
@@ -434,7 +435,7 @@ def _best_split(
         for join in range(SAMPLES + 1):
             if samples < 2 if join == SAMPLES else box[join] >= extents[join]:
                 continue
-            joint = Joint(form, box, join)
+            joint = Joint(form, box, join, tuple(pool))
             if joint.columns <= SPLIT_COLUMNS and joint.places <= SPLIT_PLACES:
                 tile = _fitting_split(joint)
                 if tile is not None:
@@ -448,7 +449,7 @@ def _fitting_split(joint: Joint) -> SplitTile | None:
     for parts in sorted({-(-taps // p) for p in range(1, SPLIT_TAPS + 1)}):
         piece = -(-taps // parts)
         for held, slots, landing in ((4, 4, 32), (3, 4, 32), (3, 3, 32), (3, 3, 16), (2, 3, 16), (2, 2, 16), (2, 2, 8)):
-            tile = SplitTile(joint.box, joint.join, slots, piece, held, landing, joint.columns)
+            tile = SplitTile(joint.box, joint.join, slots, piece, held, landing, joint.columns, joint.pool)
             if tile.shared_bytes(joint.form) <= HOPPER_SHARED:
                 return tile
     return None
