@@ -156,8 +156,9 @@ def test_a_folder_is_fused_and_proven_without_a_gpu(write, tmp_path):
     assert later.exit_code == 0 and "gone: bad.py" in later.output, later.output
 
 
-def test_a_killed_sweep_goes_on(folder, write, tmp_path):
-    """SIGKILL in the middle: what was done is kept, and nobody of the killed sweep stays behind."""
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_killed_sweep_goes_on(folder, write, tmp_path, number):
+    """In the middle: what was done is kept and nothing else, and nobody of the killed sweep stays behind."""
     for name in ("good", "other", "zlast"):
         write(f"new/{name}.py", "x = 1\n")  # judged quickly: there is no ModelNew
     marker = tmp_path / "pid"
@@ -167,12 +168,13 @@ def test_a_killed_sweep_goes_on(folder, write, tmp_path):
         f"from crucible.sweep.run import sweep\n"
         f"sweep({str(folder)!r}, {str(tmp_path / 's')!r}, candidates={str(tmp_path / 'new')!r}, **{QUICK!r})\n"
     )
-    process = subprocess.Popen([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": str(SRC)})
+    process = subprocess.Popen([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": str(SRC)},
+                               stderr=subprocess.DEVNULL)  # fmt: skip
     end = time.monotonic() + 120
     while not marker.exists() and time.monotonic() < end:
         time.sleep(0.1)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.send_signal(number)
+    process.wait(60)
     assert len(Store(tmp_path / "s").rows()) == 2
     worker = int(marker.read_text())
     while Path(f"/proc/{worker}").exists() and time.monotonic() < end:

@@ -75,6 +75,7 @@ def main() -> int:
     from crucible.prove.jail.system import PR_SET_PDEATHSIG, try_prctl
 
     try_prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a sweep that is killed leaves nobody behind
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # one that is interrupted no files either
     warnings.filterwarnings("ignore", module="torch")
     request = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     began = time.monotonic()

@@ -27,6 +27,7 @@ from crucible.sweep.find import Found, SweepError, problems, with_candidates
 from crucible.sweep.store import Store
 
 DONE = ("proven", "refuted", "unjudged", "not fused", "failed", "time limit")
+GRACE = 10.0  # seconds for a process that was told to end
 # Options that a result depends on: those of another sweep are other rows.
 COUNTS = ("train", "against", "rounds", "samples", "dtype", "timeout", "quick", "forward_only", "precision", "tune",
           "tune_budget", "device")  # fmt: skip
@@ -196,7 +197,7 @@ class _Runner:
         with self.lock:
             self.stopping = True
             for process in self.running:
-                _kill(process)
+                _ask_to_end(process)
         for pool in (self.cores, self.judges):
             pool.shutdown(wait=True, cancel_futures=True)
         shutil.rmtree(self.work, ignore_errors=True)
@@ -257,23 +258,22 @@ class _Runner:
                 )  # fmt: skip
                 self.running.add(process)
             try:
-                process.wait(self.options.limit)
-                late = False
-            except subprocess.TimeoutExpired:
-                late = True
+                while process.poll() is None and not self.stopping and time.monotonic() - began < self.options.limit:
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        process.wait(0.2)
+                late = process.poll() is None
             finally:
-                _kill(process)
-                process.wait()
+                _end(process)
                 with self.lock:
                     self.running.discard(process)
         seconds = time.monotonic() - began
-        if answer.is_file():
-            found: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
-            return found
-        if self.stopping:
+        if self.stopping:  # what it says when told to end is no answer
             return {"status": "stopped", "reason": None, "seconds": seconds}
         if late:
             return {"status": "time limit", "reason": f"not done after {self.options.limit:g} s", "seconds": seconds}
+        if answer.is_file():
+            found: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
+            return found
         return {"status": "failed", "reason": _last_words(log, process.returncode), "seconds": seconds}
 
     def _finish(self, task: Task, answer: dict[str, Any], step: str, plan: Any) -> dict[str, Any]:
@@ -302,10 +302,21 @@ class _Runner:
             self.board.started(task.found.title, step)
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
+def _ask_to_end(process: subprocess.Popen[bytes]) -> None:
+    """So that it can clean up behind itself."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        process.terminate()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
     """The process and what it started in its group; sandboxes of its own end with it."""
+    if process.poll() is None:
+        _ask_to_end(process)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE)
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def _last_words(log: Path, code: int) -> str:
