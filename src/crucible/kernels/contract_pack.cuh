@@ -36,7 +36,7 @@ struct WgmmaTile {
   // Of a thread. Three warpgroups begin with 168 each; the packers' and twice the consumers' must fit there.
   static constexpr int PACKER_REGISTERS = 72, CONSUMER_REGISTERS = 216;
   // Lines that a processor's idle warps pack while it computes a tile (of any depth, for both take as long as that).
-  static constexpr int PACE = (grade == Grade::Fp32 ? 24 : 8) * BN / 128;
+  static constexpr int PACE = (grade == Grade::Fp32 ? 8 : 3) * BN / 128;
   static constexpr int row_stride = BN + 8;  // of rows on their way out
   static constexpr int OUT_BYTES = CONSUMERS / 32 * 8 * row_stride * 4;
   static constexpr int BARRIERS = 256;  // bytes
