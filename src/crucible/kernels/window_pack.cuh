@@ -51,7 +51,8 @@ struct Packed {
     half = bytes + zeros<P>() + tiles * PAIR_ROWS * 4;
     tf32 = half + tiles * taps * ((P::CHANNELS + 15) / 16) * TAP_BYTES;
   }
-  __device__ __forceinline__ int input() const;  // exponent of its scale
+  __device__ __forceinline__ int input() const;        // exponent of its scale
+  __device__ __forceinline__ int split_input() const;  // and in kind Split
   template <class W>
   __device__ __forceinline__ const unsigned char* weights() const {
     return W::kind == Operands::Tf32 ? tf32 : half;
@@ -83,6 +84,11 @@ __device__ __forceinline__ void split_tf32(float x, unsigned& hi, unsigned& lo) 
 }
 
 __device__ __forceinline__ int Packed::input() const { return half_exponent(__int_as_float(*largest)); }
+// None where the input can be split as it is, so that what is far smaller beside it can be split too.
+__device__ __forceinline__ int Packed::split_input() const {
+  const float most = __int_as_float(*largest);
+  return most >= 0x1p-60f && most < 0x1p60f ? 0 : half_exponent(most);
+}
 
 __device__ __forceinline__ float block_max(float x) {
   __shared__ float parts[8];
@@ -104,7 +110,7 @@ __global__ void __launch_bounds__(256) pack_rows_kernel(const __grid_constant__ 
   constexpr int TAPS = P::Kernel::product;
   const Index tiles = (p.rows() + PAIR_ROWS - 1) / PAIR_ROWS, groups = p.groups(), channels = p.channels();
   if (blockIdx.x >= unsigned(tiles * groups * PAIR_ROWS)) {
-    if constexpr (W::kind == Operands::Half) {
+    if constexpr (W::kind == Operands::Half || W::kind == Operands::Split) {
       const int first = static_cast<int>((blockIdx.x - unsigned(tiles * groups * PAIR_ROWS)) * 256 + threadIdx.x);
       float largest = 0;
 #pragma unroll

@@ -9,10 +9,11 @@
 // warpgroups consume, a box each, and take turns, so that one adds while the other multiplies.
 //
 // The range: tf32 has float's. Rows of weights are scaled by a power of two so that their largest lies at 2^30, and no
-// product is too small. A chunk of the input, in the pixels that a warp sees, raises the flag if some number is 2^80 or more,
-// inf or nan (a split would make nan of inf, and an overflow of one product nan of the sum), or if the largest is below 2^-96
-// and not zero (lo would be too small for a float). So does a weight of 2^40 or more. Then the last launch, which otherwise
-// returns at once, does everything again with the mma engine.
+// product is too small. The input is scaled too, after a sample of it, if that is very large or small. A chunk of it, in the
+// pixels that a warp sees, raises the flag if some number is 2^80 or more, inf or nan (a split would make nan of inf, and an
+// overflow of one product nan of the sum), or if the largest is below 2^-96 and not zero (lo would be too small for a float).
+// So does a weight of 2^40 or more. Then the last launch, which otherwise returns at once, does everything again with the
+// mma engine.
 // Registers: N / 2 accumulators and N / 2 sums. Memory: as window_wgmma.cuh, the weights twice as often.
 #pragma once
 
@@ -64,14 +65,15 @@ struct RingPlace {
 
 // A chunk of one pixel to a slot; `largest` are bits of a float without its sign.
 template <class W, class P>
-__device__ __forceinline__ void put_split(const float (&v)[W::CHANNELS], int q, unsigned char* slot, unsigned& largest) {
+__device__ __forceinline__ void put_split(const float (&v)[W::CHANNELS], float by, int q, unsigned char* slot, unsigned& largest) {
   using H = Pair<W, P>;
   unsigned hi[W::CHANNELS], lo[W::CHANNELS];
 #pragma unroll
   for (int e = 0; e < W::CHANNELS; ++e) {
-    const unsigned size = __float_as_uint(v[e]) & 0x7fffffffu;
+    const float x = v[e] * by;
+    const unsigned size = __float_as_uint(x) & 0x7fffffffu;
     largest = size > largest ? size : largest;
-    split_tf32(v[e], hi[e], lo[e]);
+    split_tf32(x, hi[e], lo[e]);
   }
   if (q >= H::PLACES) return;
 #pragma unroll
@@ -181,7 +183,8 @@ __global__ void __launch_bounds__(W::threads, 1) split_kernel(const __grid_const
   if (warp >= W::CONSUMERS / 32) {
     registers_down<W::PRODUCER_REGISTERS>();
     const unsigned char* const weights = packed.weights<W>() + tile * int64_t(chunks) * H::TAPS * 2 * TAP_BYTES;
-    PairProducer<W, P> from{p, tiles, 0, reinterpret_cast<float*>(split_shared + S::LANDING) + (threadIdx.x - W::CONSUMERS), 1.0f};
+    PairProducer<W, P> from{p, tiles, 0, reinterpret_cast<float*>(split_shared + S::LANDING) + (threadIdx.x - W::CONSUMERS),
+                            power_of_two(packed.split_input())};
     if (tiles.left > 0) {
       from.place();
       if constexpr (H::DIRECT) {
@@ -210,13 +213,13 @@ __global__ void __launch_bounds__(W::threads, 1) split_kernel(const __grid_const
           if constexpr (H::DIRECT) {
             wait_copies<H::AHEAD - 1>();
             from.take(v, landed);
-            put_split<W, P>(v, q, to, largest);
+            put_split<W, P>(v, from.by, q, to, largest);
             from.ask((i + H::AHEAD) % H::PIXELS, landed);
             if ((i + H::AHEAD) % H::PIXELS + 1 == H::PIXELS) from.next(chunks);
             if (++landed == H::AHEAD) landed = 0;
           } else {
             from.compute(v, i);
-            put_split<W, P>(v, q, to, largest);
+            put_split<W, P>(v, from.by, q, to, largest);
             if (i + 1 == H::PIXELS) from.next(chunks);
           }
         }
@@ -248,7 +251,7 @@ __global__ void __launch_bounds__(W::threads, 1) split_kernel(const __grid_const
     float* const stage = reinterpret_cast<float*>(split_shared + S::STAGES) + warp * 4 * H::STAGE_PITCH;
     const PairLanes<W, P> lanes(p);
     const Index first = tiles.tile_m * PAIR_ROWS + warp % 4 * 16;
-    const Exponents exponents(packed.rows + tile * PAIR_ROWS + warp % 4 * 16, 0);
+    const Exponents exponents(packed.rows + tile * PAIR_ROWS + warp % 4 * 16, packed.split_input());
 #pragma unroll 1
     for (; tiles.left > 0; tiles.next()) {
       mine.box(chunks);
