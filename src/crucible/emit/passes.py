@@ -33,7 +33,7 @@ from crucible.plan.schedule import read, written
 from crucible.plan.stages import Call, Contraction, Row, Stage
 
 PART_BYTES = 8  # no field of a partial result is larger
-PART_FIELDS = 7  # and none has more
+PART_FIELDS = 4  # and none has more
 SEGMENT = 60  # stages of one C++ function: a set of them must fit into 64 bits
 
 

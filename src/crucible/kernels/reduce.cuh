@@ -42,9 +42,23 @@ struct WholeProduct {
   __device__ __forceinline__ int64_t total() const { return product; }
 };
 
-// Mean and sum of squared deviations from it, of partial results, one at a time: nothing cancels.
+// 1 / n of a count. The last bit of it does not matter to a mean that it corrects, and a division takes longer than all else.
+__device__ __forceinline__ double count_inverse(double n) { return 1.0 / n; }
+__device__ __forceinline__ float count_inverse(float n) {
+  float inverse;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(n));
+  return inverse;
+}
+
+// Mean and sum of squared deviations from it, one element or one partial result at a time: nothing cancels.
 struct Moments {
   accum count = 0, mean = 0, m2 = 0;
+  __device__ __forceinline__ void step(accum x) {
+    count += 1;
+    const accum d = x - mean;
+    mean = fma(d, count_inverse(count), mean);
+    m2 = fma(d, x - mean, m2);
+  }
   __device__ __forceinline__ void step(accum n, accum other_mean, accum other_m2) {
     if (n > 0) {
       const accum all = count + n, d = other_mean - mean, part = n / all;
@@ -57,43 +71,6 @@ struct Moments {
   __device__ __forceinline__ accum get_mean() const { return count > 0 ? mean : accum(NAN); }
   __device__ __forceinline__ accum get_m2() const { return count > 0 ? m2 : accum(NAN); }
   __device__ __forceinline__ accum get_count() const { return count; }
-};
-
-// The same of elements. A few at a time are summed as deviations from the first of them, because a division for each would
-// take longer than all else; n (x - mean)^2 of one of n elements is at most n times their squared deviations, so that few
-// lose little.
-struct ElementMoments {
-  static constexpr int FEW = 16;
-  Moments all;
-  accum near = 0, off = 0, squares = 0;
-  int few = 0;
-  __device__ __forceinline__ void step(accum x) {
-    if (few == 0) near = x;
-    const accum d = x - near;
-    off += d;
-    squares = fma(d, d, squares);
-    if (++few == FEW) fold();
-  }
-  // The few become part of the rest.
-  __device__ __forceinline__ void fold() {
-    if (few > 0) {
-      const accum n = static_cast<accum>(few), by = off / n, own = squares - off * by;
-      all.step(n, near + by, own < 0 ? accum(0) : own);
-      off = squares = 0, few = 0;
-    }
-  }
-  __device__ __forceinline__ Moments folded() const {
-    ElementMoments whole = *this;
-    whole.fold();
-    return whole.all;
-  }
-  __device__ __forceinline__ void join(const ElementMoments& b) {
-    fold();
-    all.join(b.folded());
-  }
-  __device__ __forceinline__ accum get_mean() const { return folded().get_mean(); }
-  __device__ __forceinline__ accum get_m2() const { return folded().get_m2(); }
-  __device__ __forceinline__ accum get_count() const { return folded().count; }
 };
 
 // Extremes: NaN wins, and of equals the first.

@@ -16,7 +16,7 @@ TABLE: dict[str, Reducer] = {
     "sum_l": Reducer("WholeSum", (("l", "total"),)),
     "prod": Reducer("Product", (("f", "total"),)),
     "prod_l": Reducer("WholeProduct", (("l", "total"),)),
-    "moments": Reducer("ElementMoments", (("f", "get_mean"), ("f", "get_m2"), ("f", "get_count"))),
+    "moments": Reducer("Moments", (("f", "get_mean"), ("f", "get_m2"), ("f", "get_count"))),
     "moments_of": Reducer("Moments", (("f", "get_mean"), ("f", "get_m2"), ("f", "get_count"))),
     "max": Reducer("Max", (("f", "total"),)),
     "min": Reducer("Min", (("f", "total"),)),

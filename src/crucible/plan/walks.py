@@ -38,9 +38,10 @@ def arrange(stage: Row, program: Program) -> None:
 def _deal_to_warps(passes: list[Pass], program: Program) -> None:
     """Inner loops too short for a block are long enough for a warp, where every warp has some."""
     numbers = [_repeated(p, WARP, program) for p in passes]
-    by = numbers[0]
+    by = next((n for n in numbers if n is not None), None)
     # All walks alike, so that a thread meets the elements it met before.
-    if by is None or any(n != by or p.inner.extent != passes[0].inner.extent for n, p in zip(numbers, passes)):
+    alike = all(p.inner.extent == passes[0].inner.extent and n in (None, by) for n, p in zip(numbers, passes))
+    if by is None or not alike:
         return
     times, length = program.hint(passes[0].inner.extent // by), program.hint(by)
     used = times * length / (-(-times // WARPS) * WARPS * -(-length // WARP) * WARP)
