@@ -2,9 +2,9 @@
 
     python benchmarks/variants.py FOLDER        # writes FOLDER/NAME__c48.py, __c96, __s2, __g8
 
-``c48`` and ``c96``: so many channels in and out. ``s2``: stride two, on an input of half the extents. ``g8``: eight groups.
-Variants that a problem has already (or cannot have) are left out. Other batches and extents need no file: ``race.py``
-takes them as ``--batch`` and ``--spatial``.
+``c48`` and ``c96``: so many channels in and out. ``s2``: stride two, on an input of half the extents. ``g8``: eight
+groups. Variants that a problem has already (or cannot have) are left out. Other batches and extents need no file:
+``race.py`` takes them as ``--batch`` and ``--spatial``.
 """
 
 from __future__ import annotations
