@@ -21,6 +21,15 @@ struct StoreOne {
 };
 
 #if CRUCIBLE_HOPPER
+template <class T>
+__device__ __forceinline__ void store_two(T* at, T first, T second) {
+  if constexpr (sizeof(T) == 4) {
+    *reinterpret_cast<float2*>(at) = make_float2(first, second);
+  } else {
+    struct alignas(2 * sizeof(T)) Two { T a, b; };
+    *reinterpret_cast<Two*>(at) = Two{first, second};
+  }
+}
 struct StoreNext {
   scalar* at;
   scalar value;
@@ -31,12 +40,7 @@ struct StoreTwo {
   bool both, alone;  // alone: without the second
   __device__ __forceinline__ void operator()(scalar*, scalar second) const {
     // Two conditions instead of a branch, beside which nothing else could be done.
-    if constexpr (sizeof(scalar) == 4) {
-      if (both) *reinterpret_cast<float2*>(first.at) = make_float2(static_cast<float>(first.value), static_cast<float>(second));
-    } else {
-      struct alignas(2 * sizeof(scalar)) Two { scalar a, b; };
-      if (both) *reinterpret_cast<Two*>(first.at) = Two{first.value, second};
-    }
+    if (both) store_two(first.at, first.value, second);
     if (alone) *first.at = first.value;
   }
 };

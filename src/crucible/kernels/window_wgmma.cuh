@@ -182,6 +182,16 @@ __device__ __forceinline__ void unscale(float (&sums)[COUNT], const Exponents& e
   }
 }
 
+// Places behind the halo that are read with it, for sums that nobody wants, have zeros: what lay there before may be anything.
+template <int PLANES, class W, class P>
+__device__ __forceinline__ void clear_behind(unsigned char* slot, int thread) {
+  using H = Pair<W, P>;
+  constexpr int BEHIND = H::ROOM - H::PLACES;
+  if constexpr (BEHIND > 0)
+    for (int i = thread; i < PLANES * BEHIND; i += W::PRODUCERS)
+      *reinterpret_cast<uint4*>(slot + (i / BEHIND * H::ROOM + H::PLACES + i % BEHIND) * 16) = make_uint4(0, 0, 0, 0);
+}
+
 template <class W, class P>
 struct PairProducer {
   using H = Pair<W, P>;
@@ -448,6 +458,7 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
     if (W::kind == Operands::Half && blockIdx.x == 0)
       small_channels<W::PRODUCERS, P>(packed, static_cast<int>(threadIdx.x) - W::CONSUMERS, from.by);
     from.largest[0] = from.largest[1] = 0.0f;
+    for (int i = 0; i < W::SLOTS; ++i) clear_behind<2, W, P>(ring + i * H::SLOT_BYTES, from.thread());
     if (tiles.left > 0) {
       from.place();
       if constexpr (H::DIRECT) {
