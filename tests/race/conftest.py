@@ -7,44 +7,9 @@ from pathlib import Path
 
 import pytest
 
-LINEAR = """
-    import torch
-    import torch.nn as nn
+from small_problems import LINEAR
 
-    class Model(nn.Module):
-        def __init__(self, features, groups):
-            super().__init__()
-            self.linear = nn.Linear(features, features)
-            self.norm = nn.GroupNorm(groups, features)
-
-        def forward(self, x):
-            return torch.relu(self.norm(self.linear(x)))
-
-    def get_inputs():
-        return [torch.rand(32, 24)]
-
-    def get_init_inputs():
-        return [24, 4]
-"""
 RIGHT = LINEAR.replace("class Model(", "class ModelNew(").split("    def get_inputs")[0]
-
-
-@pytest.fixture
-def write(tmp_path):
-    """write(name, text) -> path of a dedented file."""
-
-    def make(name: str, text: str) -> Path:
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(textwrap.dedent(text))
-        return path
-
-    return make
-
-
-@pytest.fixture
-def linear(write) -> Path:
-    return write("reference.py", LINEAR)
 
 
 @pytest.fixture

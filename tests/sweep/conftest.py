@@ -2,22 +2,10 @@
 
 from __future__ import annotations
 
-import textwrap
 from pathlib import Path
 
 import pytest
 from sweep_texts import GOOD
-
-
-@pytest.fixture
-def write(tmp_path):
-    def make(name: str, text: str) -> Path:
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(textwrap.dedent(text))
-        return path
-
-    return make
 
 
 @pytest.fixture

@@ -251,30 +251,11 @@ __global__ void __launch_bounds__(W::threads, 1) split_kernel(const __grid_const
     if (which == 1) turn_give(1);
     float* const stage = reinterpret_cast<float*>(split_shared + S::STAGES) + warp * 4 * H::STAGE_PITCH;
     const PairLanes<W, P> lanes(p);
-    const Index first = tiles.tile_m * PAIR_ROWS + warp % 4 * 16;
     const Exponents exponents(packed.rows + tile * PAIR_ROWS + warp % 4 * 16, packed.split_input());
 #pragma unroll 1
     for (; tiles.left > 0; tiles.next()) {
       mine.box(chunks);
-      Index box = 0;
-      bool there = tiles.exists(p, which);
-#pragma unroll
-      for (int d = 0; d < 4; ++d) {
-        const Index n = (p.extent(d) - 1) / P::Box::at(d) + 1;
-        const Index i = tiles.at[d + 1] * (d == W::JOIN ? 2 : 1) + (d == W::JOIN ? which : 0);
-        there = there && i < n;
-        box = box * n + i;
-      }
-      if (there) {
-        unscale<H::N / 8>(mine.total, exponents);
-        const BoxPlace<P> place(p, box);
-        if constexpr (H::FRAGMENTS)
-          finish_box_fragments<typename H::Halo>(p, tiles.batch(p, W::SAMPLES ? which : 0), first, box, place, mine.total);
-        else if (place.count() == P::Box::product)
-          finish_box<W, true>(p, tiles.batch(p, W::SAMPLES ? which : 0), first, box, place, lanes, mine.total, stage);
-        else
-          finish_box<W, false>(p, tiles.batch(p, W::SAMPLES ? which : 0), first, box, place, lanes, mine.total, stage);
-      }
+      finish_pair<W>(p, tiles, which, exponents, lanes, mine.total, stage);
     }
     if (which == 0) turn_wait(1);  // the last turn given
   }

@@ -417,6 +417,34 @@ __device__ __forceinline__ void finish_box(const P& p, Index z, Index first, Ind
 }
 #endif
 
+#if CRUCIBLE_HAS_WGMMA
+// One warp's 16 rows of the first or second box of a tile, if there is such a box.
+template <class W, class P, int COUNT>
+__device__ __forceinline__ void finish_pair(const P& p, const PairTiles<W, P>& tiles, int which, const Exponents& exponents,
+                                            const PairLanes<W, P>& lanes, float (&sums)[COUNT], float* stage) {
+  using H = Pair<W, P>;
+  Index box = 0;
+  bool there = tiles.exists(p, which);
+#pragma unroll
+  for (int d = 0; d < 4; ++d) {
+    const Index n = (p.extent(d) - 1) / P::Box::at(d) + 1;
+    const Index i = tiles.at[d + 1] * (d == W::JOIN ? 2 : 1) + (d == W::JOIN ? which : 0);
+    there = there && i < n;
+    box = box * n + i;
+  }
+  if (!there) return;
+  const Index z = tiles.batch(p, W::SAMPLES ? which : 0), first = tiles.tile_m * PAIR_ROWS + static_cast<int>(threadIdx.x) / 32 % 4 * 16;
+  if constexpr (W::kind == Operands::Half || W::kind == Operands::Split) unscale<H::N / 8>(sums, exponents);
+  const BoxPlace<P> place(p, box);
+  if constexpr (H::FRAGMENTS)
+    finish_box_fragments<typename H::Halo>(p, z, first, box, place, sums);
+  else if (place.count() == P::Box::product)
+    finish_box<W, true>(p, z, first, box, place, lanes, sums, stage);
+  else
+    finish_box<W, false>(p, z, first, box, place, lanes, sums, stage);
+}
+#endif
+
 // FLAGGED: only where the flag is raised.
 template <class W, bool FLAGGED, class P>
 __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_constant__ P p, void* workspace) {
@@ -559,27 +587,7 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
       settle(sums);
       if (taps.none()) clear(sums);
 
-      Index box = 0;
-      bool there = tiles.exists(p, which);
-#pragma unroll
-      for (int d = 0; d < 4; ++d) {
-        const Index n = (p.extent(d) - 1) / P::Box::at(d) + 1;
-        const Index i = tiles.at[d + 1] * (d == W::JOIN ? 2 : 1) + (d == W::JOIN ? which : 0);
-        there = there && i < n;
-        box = box * n + i;
-      }
-      if (there) {
-        const Index first = tiles.tile_m * PAIR_ROWS + warp % 4 * 16;
-        if constexpr (W::kind == Operands::Half)
-          unscale<H::N / 8>(sums, exponents);
-        const BoxPlace<P> place(p, box);
-        if constexpr (H::FRAGMENTS)
-          finish_box_fragments<typename H::Halo>(p, tiles.batch(p, W::SAMPLES ? which : 0), first, box, place, sums);
-        else if (place.count() == P::Box::product)
-          finish_box<W, true>(p, tiles.batch(p, W::SAMPLES ? which : 0), first, box, place, lanes, sums, stage);
-        else
-          finish_box<W, false>(p, tiles.batch(p, W::SAMPLES ? which : 0), first, box, place, lanes, sums, stage);
-      }
+      finish_pair<W>(p, tiles, which, exponents, lanes, sums, stage);
     }
     if (H::TURNS && which == (W::PAIRED ? 0 : number % 2)) turn_wait(1 + which);
   }
