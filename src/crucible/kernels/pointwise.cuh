@@ -19,24 +19,23 @@ __device__ __forceinline__ accum f_elu(accum x, accum alpha, accum scale, accum 
   return x > 0 ? x * scale : expm1(x * input_scale) * (alpha * scale);
 }
 
-// The standard normal distribution's function. In float: exp(-a * a / 2) times a polynomial in s = 0.23 a / (1 + 0.23 a),
-// a = |x|, which is right to about 1e-7 of the value: 18 instructions, where erf takes three times as many.
+// The standard normal distribution's function. In float: two to a polynomial in |x|, the logarithm of the tail, which is right
+// to about 1e-7 of what is larger than a hundredth, and as close elsewhere: 13 instructions, where erf takes five times as many.
 __device__ __forceinline__ double f_normal(double x) { return 0.5 * (1.0 + erf(x * 0.70710678118654752440)); }
 __device__ __forceinline__ float f_normal(float x) {
-  const float a = fminf(fabsf(x), 16.0f), scaled = a * 0.23f;
-  float inverse, power;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(1.0f + scaled));
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(a * a * -0.72134752044448170368f));
-  const float s = scaled * inverse;
-  float tail = -0.0781022384762764f;
-  tail = fmaf(tail, s, 0.33606603741645813f);
-  tail = fmaf(tail, s, -0.4405171275138855f);
-  tail = fmaf(tail, s, -0.33860552310943604f);
-  tail = fmaf(tail, s, 1.9749165773391724f);
-  tail = fmaf(tail, s, -3.21049165725708f);
-  tail = fmaf(tail, s, 2.9912362098693848f);
-  tail = fmaf(tail, s, -1.7345284223556519f);
-  tail = fmaf(tail, s, 0.5f) * power;
+  const float a = fabsf(x);
+  float power = -5.151318305252062e-08f, tail;
+  power = fmaf(power, a, 1.2990532241019537e-06f);
+  power = fmaf(power, a, -1.4484397070191335e-05f);
+  power = fmaf(power, a, 9.136873268289492e-05f);
+  power = fmaf(power, a, -0.0003157366591040045f);
+  power = fmaf(power, a, 4.9822912842500955e-05f);
+  power = fmaf(power, a, 0.006909801624715328f);
+  power = fmaf(power, a, -0.052428558468818665f);
+  power = fmaf(power, a, -0.4592219293117523f);
+  power = fmaf(power, a, -1.1511043310165405f);
+  power = fmaf(power, a, -1.0f);
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(tail) : "f"(power));
   return x > 0.0f ? 1.0f - tail : tail;
 }
 

@@ -116,6 +116,26 @@ __global__ void __launch_bounds__(ROW_THREADS) row_slices_kernel(const R r, cons
   r.walk(Lanes<ROW_THREADS>(), row, static_cast<Index>(place % repeats), from, to, found[row]);
 }
 
+// The same two by few blocks, and only where a flag (if there is one) says that it must be done again.
+template <int N, class R>
+__global__ void __launch_bounds__(ROW_THREADS) row_found_again_kernel(const R r, typename R::Found* found, const int* again) {
+  if (again != nullptr && *again == 0) return;
+  const Lanes<N> lanes;
+  for (int64_t row = row_of_thread<N>(); row < r.rows(); row += gridDim.x * int64_t(ROW_THREADS / N)) {
+    const typename R::Found mine = r.reduce(lanes, static_cast<Index>(row));
+    if (lanes.leads()) found[row] = mine;
+  }
+}
+template <class R>
+__global__ void __launch_bounds__(ROW_THREADS) row_slices_again_kernel(const R r, const typename R::Found* found, const int* again) {
+  if (again != nullptr && *again == 0) return;
+  const int64_t places = static_cast<int64_t>(r.rows()) * r.repeats();
+  for (int64_t place = blockIdx.x; place < places; place += gridDim.x) {
+    const Index row = static_cast<Index>(place / r.repeats());
+    r.walk(Lanes<ROW_THREADS>(), row, static_cast<Index>(place % r.repeats()), 0, r.length(), found[row]);
+  }
+}
+
 template <int N, class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_parts_kernel(const R r, typename R::Acc* parts, int splits) {
   const int64_t row = row_of_thread<N>(), length = r.length(), each = (length + splits - 1) / splits;
@@ -173,6 +193,15 @@ cudaError_t launch_sliced_rows(const R& r, void* found, cudaStream_t stream) {
   const int64_t blocks = rows * r.repeats() * slices;
   if (blocks > 0x7fffffff) return cudaErrorInvalidValue;
   if (blocks > 0) row_slices_kernel<<<static_cast<unsigned>(blocks), ROW_THREADS, 0, stream>>>(r, results, static_cast<int>(slices));
+  return cudaGetLastError();
+}
+
+template <int N, class R>
+cudaError_t launch_sliced_rows_again(const R& r, void* found, const int* again, int processors, cudaStream_t stream) {
+  if (r.rows() <= 0) return cudaSuccess;
+  auto* const results = static_cast<typename R::Found*>(found);
+  row_found_again_kernel<N><<<static_cast<unsigned>(processors), ROW_THREADS, 0, stream>>>(r, results, again);
+  row_slices_again_kernel<<<static_cast<unsigned>(processors * 4), ROW_THREADS, 0, stream>>>(r, results, again);
   return cudaGetLastError();
 }
 

@@ -10,20 +10,23 @@
 // Memory: 1.02 to 1.1 times the input, the output once, for each 64 output channels.
 #pragma once
 
+#include "follow.cuh"
 #include "fragments.cuh"
 #include "window_wgmma.cuh"
 
 #if CRUCIBLE_HOPPER
 namespace crucible {
 
-// SLOTS lines in the ring, LANDINGS buffers, CHUNKS of 16 channels.
-template <int SLOTS_, int LANDINGS_, int CHUNKS_, Operands kind_>
+// WARPGROUPS that multiply, SLOTS lines in the ring, LANDINGS buffers, CHUNKS of 16 channels.
+template <int WARPGROUPS_, int SLOTS_, int LANDINGS_, int CHUNKS_, Operands kind_>
 struct Strips {
   static constexpr Operands kind = kind_;
-  static constexpr int SLOTS = SLOTS_, LANDINGS = LANDINGS_, CHUNKS = CHUNKS_;
-  static constexpr int CONSUMERS = 256, ROUNDERS = 128, threads = 512;
+  static constexpr int WARPGROUPS = WARPGROUPS_, SLOTS = SLOTS_, LANDINGS = LANDINGS_, CHUNKS = CHUNKS_;
+  static constexpr int CONSUMERS = WARPGROUPS * 128, ROUNDERS = 128, threads = CONSUMERS + 256;
+  // Registers of a thread that multiplies, and of any other.
+  static constexpr int UP = WARPGROUPS == 2 ? 176 : 120, DOWN = WARPGROUPS == 2 ? 80 : 56;
   // Of the last four warps two load. Each has every second buffer, so that none mistakes a phase of another's for its own.
-  static constexpr int LOADERS = 2;
+  static constexpr int LOADERS = 2, FOLLOWERS = 2;
   static_assert(LANDINGS % LOADERS == 0, "buffers are dealt evenly");
   static constexpr int BM = PAIR_ROWS, UNIT = 8, CHANNELS = 16;
 };
@@ -67,6 +70,10 @@ struct Stretches {
     items = static_cast<int64_t>(strips) * segments;
     item = static_cast<int64_t>(blockIdx.x) / kinds, by = static_cast<int64_t>(gridDim.x) / kinds;
   }
+  // Lines of one sample, as often as they are finished.
+  __device__ __forceinline__ unsigned whole(const P& p) const {
+    return static_cast<unsigned>(p.extent(0) * p.extent(1) * p.extent(2) * strips * p.groups() * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS));
+  }
   __device__ __forceinline__ bool next(const P& p) {
     while (at >= end) {
       if (item >= items) return false;
@@ -86,37 +93,49 @@ struct Stretches {
   }
 };
 
-// The warp that asks for the input, a line of eight channels at a time. Neighbouring pixels of a line are neighbours in
+// A warp that asks for the input, a line of eight channels at a time. Neighbouring pixels of a line are neighbours in
 // memory, and a channel is as far from the next as any.
 template <class W, class P>
 struct StripLoader {
   using S = Strip<W, P>;
   const P& p;
-  Index z, i0, i1, i2, i3;  // the line's first pixel; pixel 0 begins a group
+  // Of a stretch: its sample and place; pixel 0 begins a group.
+  Index z, i0, i1, i3;
+  int across[S::EACH];  // bytes of each group that a line has
+  int64_t step;         // bytes from a channel to the next
+  int whole;            // bytes that one copy can have
+  // Of a line:
   const char* at[S::EACH];  // the first pixel of each group, in the first channel
   int bytes[S::EACH];       // of the group that are inside
-  int64_t step;             // bytes from a channel to the next
-  int whole;                // bytes that one copy can have
 
   static __device__ __forceinline__ int group(int i) { return static_cast<int>(threadIdx.x) % 32 + i * 32; }
+  __device__ __forceinline__ const char* first(Index i2, int i, Index channel) const {
+    return reinterpret_cast<const char*>(p.b_from(p.b_at(z, i0, i1, i2, i3 + group(i) * S::GROUP), channel));
+  }
 
-  __device__ __forceinline__ void place() {
+  // Pixel (0, 0, 0, 0) is inside, and whether another is each of its numbers says for itself.
+  __device__ __forceinline__ void begin() {
     uintptr_t odd = 0;
 #pragma unroll
     for (int i = 0; i < S::EACH; ++i) {
-      const Index from = i3 + group(i) * S::GROUP;
-      const typename P::BAt first = p.b_at(z, i0, i1, i2, from);
-      const char* const second = reinterpret_cast<const char*>(p.b_from(first, P::CHANNELS > 1 ? 1 : 0));
-      at[i] = reinterpret_cast<const char*>(p.b_from(first, 0)), step = second - at[i];
-      bytes[i] = 0;
+      across[i] = 0;
 #pragma unroll
       for (int e = 0; e < S::GROUP; ++e)
-        bytes[i] += p.b_at(z, i0, i1, i2, from + e).inside ? static_cast<int>(sizeof(scalar)) : 0;
-      if (bytes[i] == 0) at[i] = reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(at[i]) / 16 * 16);
-      odd |= reinterpret_cast<uintptr_t>(at[i]) | static_cast<uintptr_t>(step);
+        across[i] += p.b_at(z, 0, 0, 0, i3 + group(i) * S::GROUP + e).inside ? static_cast<int>(sizeof(scalar)) : 0;
+      step = first(0, i, P::CHANNELS > 1 ? 1 : 0) - first(0, i, 0);
+      if (across[i] > 0) odd |= reinterpret_cast<uintptr_t>(first(0, i, 0)) | static_cast<uintptr_t>(first(1, i, 0) - first(0, i, 0));
+      odd |= static_cast<uintptr_t>(step);
     }
     const unsigned common = __reduce_or_sync(0xffffffffu, static_cast<unsigned>(odd % 16));
     whole = common == 0 ? 16 : common % 8 == 0 ? 8 : common % 4 == 0 ? 4 : 0;
+  }
+  __device__ __forceinline__ void place(Index i2) {
+    const bool there = p.b_at(z, i0, i1, i2, 0).inside;
+#pragma unroll
+    for (int i = 0; i < S::EACH; ++i) {
+      bytes[i] = there ? across[i] : 0, at[i] = first(i2, i, 0);
+      if (bytes[i] == 0) at[i] = reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(at[i]) / 16 * 16);
+    }
   }
   // Copies of SIZE bytes; `landed` counts each lane's.
   template <int SIZE>
@@ -138,7 +157,7 @@ struct StripLoader {
       }
     copies_arrive(landed);
   }
-  __device__ __forceinline__ void ask(int unit, unsigned char* landing, unsigned landed) const {
+  __device__ __forceinline__ void ask(Index i2, int unit, unsigned char* landing, unsigned landed) const {
     if (whole == 16) {
       copy<16>(unit, landing, landed);
     } else if (whole == 8) {
@@ -221,8 +240,10 @@ struct StripRounder {
 };
 #endif
 
-template <class W, class P>
-__global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_constant__ P p, void* workspace, int segments) {
+// Two warps of each block follow, if anything does.
+template <class W, class P, class F>
+__global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_constant__ P p, void* workspace, int segments,
+                                                              const __grid_constant__ F followed) {
   extern __shared__ __align__(128) unsigned char strip_shared[];
 #if CRUCIBLE_HAS_WGMMA
   using S = Strip<W, P>;
@@ -248,27 +269,34 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
   Stretches<P> lines(p, segments);
 
   if (warp >= (W::CONSUMERS + W::ROUNDERS) / 32) {
-    registers_down<80>();
+    registers_down<W::DOWN>();
     StripLoader<W, P> from{p};
     const unsigned mine = warp - (W::CONSUMERS + W::ROUNDERS) / 32;
+    if constexpr (F::follows) {
+      if (mine >= W::LOADERS) {
+        const unsigned wanted = lines.whole(p) * (W::BM / 16);
+        follow(followed, static_cast<int>(blockIdx.x * W::FOLLOWERS + mine - W::LOADERS), static_cast<int>(gridDim.x) * W::FOLLOWERS, wanted);
+      }
+    }
     unsigned number = 0;  // of units of this block
     while (mine < W::LOADERS && lines.next(p)) {
       from.z = lines.batch, from.i0 = lines.outer[0], from.i1 = lines.outer[1];
       from.i3 = lines.strip * P::Box::at(3) + P::Shift::at(3) - S::LEAD;
+      from.begin();
 #pragma unroll 1
       for (Index l = 0; l < lines.count + S::REACH; ++l, number += S::UNITS) {
-        from.i2 = lines.first + l + P::Shift::at(2);
-        from.place();
+        const Index line = lines.first + l + P::Shift::at(2);
+        from.place(line);
 #pragma unroll 1
-        for (unsigned unit = mine; unit < S::UNITS; unit += W::LOADERS) {  // UNITS is even
+        for (unsigned unit = (mine + W::LOADERS - number % W::LOADERS) % W::LOADERS; unit < S::UNITS; unit += W::LOADERS) {
           const unsigned n = number + unit, buffer = n % W::LANDINGS;
           barrier_wait(free + buffer * 8, (n / W::LANDINGS & 1) ^ 1);
-          from.ask(static_cast<int>(unit), landings + buffer * S::LANDING_BYTES, landed + buffer * 8);
+          from.ask(line, static_cast<int>(unit), landings + buffer * S::LANDING_BYTES, landed + buffer * 8);
         }
       }
     }
   } else if (warp >= W::CONSUMERS / 32) {
-    registers_down<80>();
+    registers_down<W::DOWN>();
     if (threadIdx.x == W::CONSUMERS) {
       barrier_expect(kept, S::KEPT_BYTES);
       const unsigned char* const weights =
@@ -301,7 +329,7 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
       }
     if (W::kind == Operands::Half && bad && lane == 0) *packed.again = 1;
   } else {
-    registers_up<176>();
+    registers_up<W::UP>();
     const int which = warp / 4;
     float sums[S::N / 2];
     const Taps<P> taps(p, lines.group);
@@ -309,7 +337,7 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
                               W::kind == Operands::Half ? packed.input() : 0);
     const uint64_t a = lines_at(shared_address(strip_shared), TAP_BYTES / 2), b = lines_at(shared_address(ring) + S::LEAD * 16, S::UNIT_BYTES);
     barrier_wait(kept, 0);
-    if (which == 1) turn_give(1);
+    if (which == W::WARPGROUPS - 1) turn_give(1);
     // Lines of the ring are counted from the block's first: `base` is that of the stretch's, and what lies before `released`
     // this warp no longer needs.
     unsigned base = 0, released = 0, done = 0;
@@ -321,8 +349,9 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
     while (lines.next(p)) {
       const Index left = lines.strip * P::Box::at(3), rest = p.extent(3) - left;
       const int there = rest < S::N ? static_cast<int>(rest) : S::N;
+      unsigned finished = 0;
 #pragma unroll 1
-      for (Index l = (done ^ which) & 1; l < lines.count; l += 2) {
+      for (Index l = (which + W::WARPGROUPS - done % W::WARPGROUPS) % W::WARPGROUPS; l < lines.count; l += W::WARPGROUPS) {
         turn_wait(1 + which);
 #pragma unroll
         for (int down = 0; down < S::DOWN; ++down) {
@@ -340,14 +369,14 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
                                                chunk != 0 || !taps.first(down * S::ACROSS + across));
         }
         wgmma_end();
-        turn_give(2 - which);
+        turn_give(1 + (which + 1) % W::WARPGROUPS);
         wgmma_wait<0>();
         settle(sums);
         if (taps.none()) clear(sums);
         __syncwarp();
         // What this warpgroup's next line does not need; but no line that it has not seen, and not the stretch's last, for
         // which it waits below: a slot that is given back may have been filled again.
-        const unsigned seen = base + static_cast<unsigned>(l) + (S::REACH > 0 ? 2 : 1);
+        const unsigned seen = base + static_cast<unsigned>(l) + (S::REACH < W::WARPGROUPS ? S::REACH + 1 : W::WARPGROUPS);
         const unsigned last = base + static_cast<unsigned>(lines.count) + S::REACH - 1;
         release(seen < last ? seen : last);
         const Index first = lines.tile_m * PAIR_ROWS + warp % 4 * 16;
@@ -356,13 +385,17 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
         const Index box = line * lines.strips + lines.strip;
         const Index at[4] = {lines.outer[0], lines.outer[1], lines.first + l, left};
         finish_line<P::Box::at(3)>(p, lines.batch, first, box, line * p.extent(3) + left, at, left > 0, there, sums);
+        ++finished;
+      }
+      if constexpr (F::follows) {
+        if (finished > 0 && followed.samples > 0) count_stored(followed.stored + lines.batch / p.groups(), finished);
       }
       base += static_cast<unsigned>(lines.count) + S::REACH, done += static_cast<unsigned>(lines.count);
       acquire(base - 1);
       __syncwarp();
       release(base);
     }
-    if ((done & 1) == unsigned(which)) turn_wait(1 + which);
+    if (done % W::WARPGROUPS == unsigned(which)) turn_wait(1 + which);
   }
 #endif
 }
@@ -380,25 +413,69 @@ inline int strip_segments(int64_t strips, int64_t blocks, int64_t lines) {
   return static_cast<int>(best);
 }
 
-// W is for the launch, Again (if not void) for the second one that does what W could not.
+// The same where something follows: lines of each plane, so many that the next ones come soon.
+inline int followed_segments(int64_t strips, int64_t blocks, int64_t planes, int64_t height) {
+  constexpr int64_t SHORT = 16, LONG = 48;
+  int64_t best = 1;
+  double least = 1e30;
+  for (int64_t s = (height - 1) / LONG + 1; s <= (height - 1) / SHORT + 1; ++s) {
+    const int64_t rounds = (s * strips * planes - 1) / blocks + 1, each = (height - 1) / s + 1;
+    const double time = static_cast<double>(rounds) * static_cast<double>(each + 4);
+    if (time < least) least = time, best = s;
+  }
+  return static_cast<int>(best * planes);
+}
+
+template <class W, class P>
+struct StripLaunch {
+  int processors = 0;
+  int64_t kinds, blocks, strips, planes;
+
+  explicit StripLaunch(const P& p)
+      : kinds(p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS)), blocks(1),
+        strips((p.extent(3) - 1) / P::Box::at(3) + 1),
+        planes(static_cast<int64_t>(p.batches() / p.groups()) * p.extent(0) * p.extent(1)) {}
+  // W is for the launch, Again (if not void) for the second one that does what W could not.
+  template <class Again, class F>
+  cudaError_t run(const P& p, void* workspace, const F& followed, int segments, cudaStream_t stream) const {
+    using S = Strip<W, P>;
+    cudaError_t refused = allow_shared(strip_kernel<W, P, F>, S::shared_bytes);
+    if (refused != cudaSuccess) return refused;
+    strip_kernel<W><<<static_cast<unsigned>(blocks * kinds), W::threads, S::shared_bytes, stream>>>(p, workspace, segments, followed);
+    refused = cudaGetLastError();
+    if constexpr (W::kind == Operands::Half) {
+      if (refused == cudaSuccess) refused = launch_pairs<Again, true>(p, workspace, processors, stream);
+    }
+    return refused;
+  }
+};
+
 template <class W, class Again, class P>
 cudaError_t launch_strips(const P& p, void* workspace, cudaStream_t stream) {
-  using S = Strip<W, P>;
   if (p.batches() == 0 || p.rows() == 0 || box_count(p) == 0) return cudaSuccess;
-  int processors = 0;
-  cudaError_t refused = pack_rows<W>(p, workspace, &processors, stream);
-  if (refused == cudaSuccess) refused = allow_shared(strip_kernel<W, P>, S::shared_bytes);
+  StripLaunch<W, P> launch(p);
+  const cudaError_t refused = pack_rows<W>(p, workspace, &launch.processors, stream);
   if (refused != cudaSuccess) return refused;
-  const int64_t kinds = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS);
-  const int64_t blocks = processors >= kinds ? processors / kinds : 1, strips = (p.extent(3) - 1) / P::Box::at(3) + 1;
-  const int64_t lines = static_cast<int64_t>(p.batches() / p.groups()) * p.extent(0) * p.extent(1) * p.extent(2);
-  const int segments = strip_segments(strips, blocks, lines);
-  strip_kernel<W><<<static_cast<unsigned>(blocks * kinds), W::threads, S::shared_bytes, stream>>>(p, workspace, segments);
-  refused = cudaGetLastError();
-  if constexpr (W::kind == Operands::Half) {
-    if (refused == cudaSuccess) refused = launch_pairs<Again, true>(p, workspace, processors, stream);
-  }
-  return refused;
+  if (launch.processors >= launch.kinds) launch.blocks = launch.processors / launch.kinds;
+  const int segments = strip_segments(launch.strips, launch.blocks, launch.planes * p.extent(2));
+  return launch.template run<Again>(p, workspace, Nobody(), segments, stream);
+}
+
+// With rows that follow; `memory` is theirs. Where not all blocks run at the same time they come afterwards.
+template <class W, class Again, int N, class P, class R>
+cudaError_t launch_followed_strips(const P& p, void* workspace, const R& r, void* memory, cudaStream_t stream) {
+  if (p.batches() == 0) return cudaSuccess;
+  StripLaunch<W, P> launch(p);
+  Following<R> followed(r, p.batches() / p.groups(), memory);
+  cudaError_t refused = pack_rows<W>(p, workspace, &launch.processors, stream, followed.stored, followed.words(followed.samples, r.rows()));
+  if (refused != cudaSuccess) return refused;
+  const bool together = launch.processors >= launch.kinds && box_count(p) > 0;
+  if (together) launch.blocks = launch.processors / launch.kinds;
+  const int segments = followed_segments(launch.strips, launch.blocks, launch.planes, p.extent(2));
+  if (!together) followed.samples = 0;
+  if (box_count(p) > 0) refused = launch.template run<Again>(p, workspace, followed, segments, stream);
+  if (refused != cudaSuccess || (W::kind != Operands::Half && together)) return refused;
+  return launch_sliced_rows_again<N>(r, memory, together ? Packed(p, workspace).again : nullptr, launch.processors, stream);
 }
 #endif
 

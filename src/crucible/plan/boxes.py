@@ -68,6 +68,7 @@ class PairTile:
     again: int  # slots of the second launch, in TF32
     columns: int  # of one instruction
     landings: int = 0  # buffers of kernels/window_strips.cuh, whose box is a line and whose slots are lines of the ring
+    warpgroups: int = 2  # of that file's, which multiply
     pool: tuple[int, ...] = NO_POOL
 
     @property
@@ -85,7 +86,7 @@ class PairTile:
 
     def text(self, operands: str) -> str:
         if self.landings and operands != "Tf32":
-            return f"Strips<{self.slots}, {self.landings}, {self.chunks}, Operands::{operands}>"
+            return f"Strips<{self.warpgroups}, {self.slots}, {self.landings}, {self.chunks}, Operands::{operands}>"
         own = (self.join, self.slots, self.chunks, self.turn, self.landing)
         numbers = own if operands != "Tf32" else (self.join, self.again, 0, self.turn, self.landing)
         return f"Warpgroups<{', '.join(map(str, numbers))}, Operands::{operands}>"

@@ -11,7 +11,7 @@ from torch import fx
 
 from crucible.graph.joint import Joint
 from crucible.plan import contractions, pointwise, windows
-from crucible.plan.index import ONE, ZERO, Int, Var, integer, nonnegative, of_atom
+from crucible.plan.index import ONE, ZERO, Int, Var, integer, nonnegative, of_atom, product
 from crucible.plan.program import (
     Buffer,
     Contract,
@@ -255,6 +255,29 @@ class Lowering:
                 needed.add(value.source)
         return max((k + 1 for k, o in enumerate(self.operations) if needed & _made(o)), default=0)
 
+    def in_stead_of_sums(self, node: Any, source: Tensor) -> None:
+        """Keep what is normalised, computed from a contraction's sums, where nothing else needs the sums themselves.
+
+        Something must lie in memory until the moments are known; this spares computing it from the sums once more.
+        """
+        if source.buffer is not None or source.cost == 0 or source.folds or source.dtype != "scalar":
+            return
+        contracts = [o for o in self.operations if isinstance(o, Contract) and o.name in source.results]
+        if len(contracts) != 1 or len(source.results) != 1 or product(contracts[0].shape) != source.numel:
+            return
+        mine = next((n for n in node.all_input_nodes if self.env[n] is source), None)
+        if mine is None or not any(u is not node and node in _ancestors(u) for u in mine.users):
+            return
+        behind: list[fx.Node] = []
+        at = [mine]
+        while at:
+            before = [n for n in at.pop().all_input_nodes if isinstance(self.env[n], Tensor) and self.env[n].results]
+            behind += before
+            at += before
+        # Sizes are no elements.
+        if all(sum(isinstance(u.meta["val"], (torch.Tensor, tuple, list)) for u in n.users) == 1 for n in behind):
+            self.keep(source, "normalised when its moments are known")
+
     def buffer_name(self, stem: str) -> str:
         name, k = stem, 1
         while name in self.program.buffers:
@@ -348,6 +371,17 @@ class Lowering:
         return Tensor(
             tensor.name, shape, tensor.dtype, element, tensor.cost, tensor.folds, None, tensor.results, tensor.nodes
         )
+
+
+def _ancestors(node: fx.Node) -> set[fx.Node]:
+    """Everything that a node is computed from."""
+    found: set[fx.Node] = set()
+    at = [node]
+    while at:
+        before = [n for n in at.pop().all_input_nodes if n not in found]
+        found.update(before)
+        at += before
+    return found
 
 
 def _made(operation: Operation) -> set[str]:
@@ -1025,6 +1059,7 @@ def _var_mean(low: Lowering, node: Any) -> Any:
     correction = node.kwargs.get("correction", 1)
     correction = 1 if correction is None else correction
     keepdim = bool(node.kwargs.get("keepdim", False))
+    low.in_stead_of_sums(node, x)
     mean, m2, _count_ = low.add_reduce(node, x, axes, "moments", lambda i: (x.at(i),), ["f", "f", "f"], [x])
     count = _count(x.shape, axes)
     if correction == 0:

@@ -106,7 +106,7 @@ TABLE: dict[str, Row] = {
     "relu": Row("f_relu({0})", "({0} < 0 ? 0 : {0})"),
     "sigmoid": Row("f_sigmoid({0})", cost=12),
     "silu": Row("f_silu({0})", cost=12),
-    "gelu": Row("f_gelu({0})", cost=20),
+    "gelu": Row("f_gelu({0})", cost=16),
     "gelu_tanh": Row("f_gelu_tanh({0})", cost=24),
     "gelu_backward": Row("f_gelu_backward({0}, {1})", cost=32),
     "gelu_tanh_backward": Row("f_gelu_tanh_backward({0}, {1})", cost=32),

@@ -276,6 +276,14 @@ class Scheduler:
                     best = at, stage
         return best
 
+    def _contraction_with(self, tensor: Tensor) -> tuple[int, Contraction] | None:
+        """The contraction that stores this."""
+        at = -1 if tensor.buffer is None else self.made_by.get(tensor.buffer.name, -1)
+        if at < self.floor:
+            return None
+        stage = self.stages[at]
+        return (at, stage) if isinstance(stage, Contraction) else None
+
     # -- reductions
 
     def _reduce(self, r: Reduce, seen: _Seen) -> None:
@@ -385,14 +393,15 @@ class Scheduler:
 
     def _statistics(self, r: Reduce, seen: _Seen) -> bool:
         """Take the moments of a contraction's elements in its epilogue, tile by tile; a walk joins the tiles."""
-        found = self._contraction_of(seen)
+        found = self._contraction_of(seen) or self._contraction_with(r.source)
         if found is None:
             return False
         at, stage = found
         c = stage.contract
         if stage.statistics is not None or stage.splits != 1 or r.source.numel != product(c.shape):
             return False
-        value = self._in_epilogue(c, r.source)
+        stored = [s.value for s in stage.stores if s.buffer is r.source.buffer]
+        value = stored[0] if stored else self._in_epilogue(c, r.source)
         if value is None:
             return False
         if c.rule != "conv" or len(c.shape) < 3:
