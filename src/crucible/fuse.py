@@ -30,7 +30,7 @@ from crucible.graph.capture import Graph, Source, capture
 from crucible.graph.joint import Joint, forward_of, trace
 from crucible.graph.rewrites import run_all
 from crucible.plan.lower import Unsupported, lower
-from crucible.plan.schedule import Plan, schedule
+from crucible.plan.schedule import Plan, read, schedule
 from crucible.plan.stages import Call, Stage
 from crucible.plan.ways import Choices
 from crucible.problem import Problem, ProblemError, error_line, load_problem
@@ -270,7 +270,11 @@ def _planned(graph: Graph, name: str, options: FuseOptions, joint: Joint) -> Mod
     pools = options.chosen_engine == "mma" and not joint.wanted  # else all elements are needed again
     program = lower(joint, _unique(roles), _element(graph), pools=pools)
     plan = schedule(program, options.chosen_engine, options.choices)
-    functors = {s.name: functor(s, program.buffers, _comment(s)) for s in plan.stages if not isinstance(s, Call)}
+    functors = {}
+    for number, s in enumerate(plan.stages):
+        if not isinstance(s, Call):
+            later = frozenset(name for other in plan.stages[number + 1 :] for name in read(other))
+            functors[s.name] = functor(s, program.buffers, _comment(s), later)
     arguments = [b for b in program.buffers.values() if b.role in ("parameter", "buffer", "input", "constant")]
     return Mode(name, graph, joint, plan, functors, {}, arguments)
 

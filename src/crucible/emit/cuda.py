@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from crucible.emit.engines import boxes, launch, packed_bytes
+from crucible.emit.vectors import Dealing, Loops, begins, distance
 from crucible.emit.writer import TYPES, Block, Writer, indented, pointer
 from crucible.plan import reducers
 from crucible.plan.boxes import GradientTile, WindowTile
@@ -16,6 +18,7 @@ from crucible.plan.program import STORAGE, Buffer, Phases, unflat
 from crucible.plan.schedule import written
 from crucible.plan.stages import Contraction, Map, Pass, Pool, Row, Stage, Store
 from crucible.plan.value import Inside, Load, Value, walk
+from crucible.plan.vectors import Vectors, as_pass, joined, vectors
 
 
 @dataclass
@@ -39,9 +42,10 @@ class Functor:
 class _Parts:
     """Collects the member functions of a functor and what they need."""
 
-    def __init__(self, stage: Stage, buffers: Mapping[str, Buffer]) -> None:
+    def __init__(self, stage: Stage, buffers: Mapping[str, Buffer], later: frozenset[str] = frozenset()) -> None:
         self.stage = stage
         self.buffers = buffers
+        self.last = frozenset(buffers) - later
         self.writers: list[Writer] = []
         self.sizes: set[str] = set()
         self.written = frozenset(b.name for b in written(stage))
@@ -85,12 +89,14 @@ def _plain(v: Var) -> Int:
     return ZERO if v.extent == 1 else of_atom(v)
 
 
-def functor(stage: Stage, buffers: Mapping[str, Buffer], comment: Iterable[str]) -> Functor:
-    """The functor of a stage that is not torch's."""
+def functor(
+    stage: Stage, buffers: Mapping[str, Buffer], comment: Iterable[str], later: frozenset[str] = frozenset()
+) -> Functor:
+    """The functor of a stage that is not torch's; ``later``: what stages after it read."""
     if isinstance(stage, Map):
-        return _map(stage, buffers, comment)
+        return _map(stage, _Parts(stage, buffers, later), comment)
     if isinstance(stage, Row):
-        return _row(stage, buffers, comment)
+        return _row(stage, _Parts(stage, buffers, later), comment)
     assert isinstance(stage, Contraction)
     return _contraction(stage, buffers, comment)
 
@@ -149,25 +155,50 @@ SHORT = 40  # lines of a loop's body up to which it is unrolled
 STREAM = "reinterpret_cast<cudaStream_t>(stream)"
 
 
-def _map(stage: Map, buffers: Mapping[str, Buffer], comment: Iterable[str]) -> Functor:
-    parts = _Parts(stage, buffers)
-    w = parts.writer({stage.element: "i"})
-    w.expect(s.value for s in stage.stores)
-    for s in stage.stores:
-        w.store(s.buffer, s.index, s.value, w.top)
+def _map(stage: Map, parts: _Parts, comment: Iterable[str]) -> Functor:
     parts.need(stage.element.extent)
+    v = vectors(as_pass(stage)) if stage.several else None
     body = [
+        f"static constexpr bool in_vectors = {str(v is not None).lower()};",
         f"__host__ __device__ Index count() const {{ return {stage.element.extent}; }}",
-        "__device__ __forceinline__ void operator()(Index i) const {",
-        *indented(w.top.lines),
-        "}",
     ]
+    if v is not None:
+        body += _map_vectors(parts, v)
+    else:
+        w = parts.writer({stage.element: "i"})
+        w.expect(s.value for s in stage.stores)
+        for s in stage.stores:
+            w.store(s.buffer, s.index, s.value, w.top)
+        body += ["__device__ __forceinline__ void operator()(Index i) const {", *indented(w.top.lines), "}"]
     launch = f'check(launch_map(stage, {STREAM}), "{stage.name}");'
     return _assemble(parts, stage.name, comment, body, launch, [], {"map.cuh"})
 
 
-def _row(stage: Row, buffers: Mapping[str, Buffer], comment: Iterable[str]) -> Functor:
-    parts = _Parts(stage, buffers)
+def _map_vectors(parts: _Parts, v: Vectors) -> list[str]:
+    """Which elements go by vectors, and a thread's."""
+    w, at = parts.writer(), parts.writer()
+    _expect(w, [v])
+    far = distance(at, v, list(begins(at, v, at.top).values()), at.top)
+    threads = Dealing("threads.vector()", "MAP_THREADS", "threads.turn()", "threads.first()", "threads.step()")
+    made = Loops(w, v, w.top, w.top, threads, "i", parts.last)
+    lines = made.text(partial(_element_of, w, 0, "", None), lambda _: False)
+    return [
+        "__host__ __device__ Stretch places() const {",
+        *indented(at.top.lines), f"  return stretch(0, count(), {far});", "}",
+        "__device__ __forceinline__ void walk(const MapThreads& threads, const Stretch& run) const {",
+        *indented([*w.top.lines, *lines]), "}",
+    ]  # fmt: skip
+
+
+def _expect(w: Writer, several: Iterable[Vectors]) -> None:
+    for v in several:
+        for p, also in ((v.single, v.also_single), (v.several, v.also_several)):
+            w.expect(x for _, values in p.reduces for x in values)
+            w.expect(s.value for s in p.stores)
+            w.expect(also)
+
+
+def _row(stage: Row, parts: _Parts, comment: Iterable[str]) -> Functor:
     parts.need(stage.row.extent)
     head = [f"__host__ __device__ Index rows() const {{ return {stage.row.extent}; }}"]
     if stage.sliced:
@@ -187,9 +218,8 @@ def _accumulator(parts: _Parts, w: Writer, name: str, stage: Row, number: int) -
     return lines
 
 
-def _steps(w: Writer, stage: Row, number: int, acc: str, block: Block) -> None:
+def _steps(w: Writer, p: Pass, acc: str, block: Block) -> None:
     """The body of one walk: reductions take their elements in, then stores."""
-    p = stage.passes[number]
     for k, (_, values) in enumerate(p.reduces):
         args = [w.value(v, block) for v in values]
         block.lines.append(f"{acc}.r{k}.step({', '.join(args)});")
@@ -253,10 +283,12 @@ def _whole_row(stage: Row, parts: _Parts, head: list[str], comment: Iterable[str
 def _walks(stage: Row, w: Writer, parts: _Parts, count: int, kept: Keeping | None = None) -> list[str]:
     """The first walks of a row, and what is stored after each; returns their structs."""
     passes = stage.passes[:count]
-    if kept is not None:
+    several = _several(passes, kept)
+    _expect(w, (v for v in several if v is not None))
+    if kept is not None and several[0] is None:
         w.expect(kept.values)
-    w.expect(v for p in passes for _, vs in p.reduces for v in vs)
-    w.expect(s.value for p in passes for s in p.stores)
+    w.expect(v for p, found in zip(passes, several) if found is None for _, vs in p.reduces for v in vs)
+    w.expect(s.value for p, found in zip(passes, several) if found is None for s in p.stores)
     w.expect(s.value for n, s in stage.finals if n <= count)
     wanted = _locals_of(stage)
     structs: list[str] = []
@@ -266,19 +298,21 @@ def _walks(stage: Row, w: Writer, parts: _Parts, count: int, kept: Keeping | Non
         if p.reduces:
             structs += _accumulator(parts, w, f"Acc{number}", stage, number)
             top.lines.append(f"Acc{number} {acc};")
-        inner = _inside(top, p)
-        places = _places(kept, p)
-        if number > 0:
-            inner.lines += [f"const accum {name} = {place};" for name, place in places]
-        _steps(w, stage, number, acc, inner)
-        if number == 0 and kept is not None:
-            texts = [w.value(v, inner) for v in kept.values]
-            inner.lines += [f"{place} = {text};" for (_, place), text in zip(places, texts)]
-        if p.inner.extent == 1:
-            # A row of one element belongs to one thread.
-            top.lines.extend(["if (lanes.leads()) {", *indented(inner.lines), "}"])
+        v = several[number]
+        if v is not None:
+            keeps = kept if kept is not None and p.inner == kept.stage.passes[0].inner else None
+            body = partial(_element_of, w, number, acc, keeps)
+            last = parts.last - {b for other in several[number + 1 :] if other is not None for b, _ in other.loads}
+            top.lines += _vector_loops(w, v, body, last, w.int(p.length, top))
         else:
-            top.lines += _loops(w, p, inner, "", w.int(p.length, top))
+            inner = _inside(top, p)
+            where = "j" if kept is not None and p.inner == kept.stage.passes[0].inner else ""
+            _element_of(w, number, acc, kept if where else None, p, kept.values if kept else (), inner, where)
+            if p.inner.extent == 1:
+                # A row of one element belongs to one thread.
+                top.lines.extend(["if (lanes.leads()) {", *indented(inner.lines), "}"])
+            else:
+                top.lines += _loops(w, p, inner, "", w.int(p.length, top))
         if p.reduces:
             if stage.lanes > 1:
                 top.lines.append(f"lanes.join({acc});")
@@ -287,13 +321,34 @@ def _walks(stage: Row, w: Writer, parts: _Parts, count: int, kept: Keeping | Non
     return structs
 
 
-def _places(kept: Keeping | None, p: Pass) -> list[tuple[str, str]]:
-    """Names of what a thread keeps of element j, and where: those of one number follow each other."""
-    if kept is None or p.inner != kept.stage.passes[0].inner:
-        return []
-    return [
-        (name, "kept[j]" if k == 0 else f"kept[{k} * ({p.inner.extent}) + j]") for k, name in enumerate(kept.names)
+def _several(passes: Sequence[Pass], kept: Keeping | None) -> list[Vectors | None]:
+    """The walks that take vectors. Those that share what is kept meet the same elements, so they do alike."""
+    found = [
+        vectors(p, kept.values if kept is not None and n == 0 else ()) if p.several else None
+        for n, p in enumerate(passes)
     ]
+    if kept is None:
+        return found
+    sharing = [n for n, p in enumerate(passes) if p.inner == kept.stage.passes[0].inner]
+    alike = [v for n in sharing if (v := found[n]) is not None]
+    together = iter(joined(alike)) if len(alike) == len(sharing) else None
+    for n in sharing:
+        found[n] = next(together) if together is not None else None
+    return found
+
+
+def _element_of(
+    w: Writer, number: int, acc: str, kept: Keeping | None, p: Pass, values: Sequence[Value], block: Block, where: str
+) -> None:
+    """What a walk does with an element; ``where`` the row keeps something of it."""
+    names = kept.names if kept is not None else ()
+    places = [f"kept[{where}]" if k == 0 else f"kept[{k} * ({p.inner.extent}) + {where}]" for k in range(len(names))]
+    if number > 0:
+        block.lines += [f"const accum {name} = {place};" for name, place in zip(names, places)]
+    _steps(w, p, acc, block)
+    if number == 0 and kept is not None:
+        texts = [w.value(v, block) for v in values]
+        block.lines += [f"{place} = {text};" for place, text in zip(places, texts)]
 
 
 def _sliced_row(stage: Row, parts: _Parts, head: list[str], comment: Iterable[str]) -> Functor:
@@ -303,12 +358,23 @@ def _sliced_row(stage: Row, parts: _Parts, head: list[str], comment: Iterable[st
     structs = _walks(stage, w, parts, len(before))
     kept = [n for n, p in enumerate(before) if p.reduces]
     f = parts.writer({stage.row: "row"})
-    f.expect(s.value for s in last.stores)
+    v = vectors(last) if last.several else None
+    f.expect(s.value for s in last.stores) if v is None else _expect(f, [v])
+    # What depends on results comes after elements have been asked for.
+    after = f.top if v is None else Block(f.top, mask=True)
     for number in kept:
-        f.top.lines.append(f"const Acc{number}& a{number} = found.a{number};")
-        _results(f, stage, number, f"a{number}", _locals_of(stage), f.top)
-    inner = _inside(f.top, last)
-    _steps(f, stage, len(before), "", inner)
+        after.lines.append(f"const Acc{number}& a{number} = found.a{number};")
+        _results(f, stage, number, f"a{number}", _locals_of(stage), after)
+    if v is not None:
+        if v.part is not None:
+            f.top.names[v.part] = "part"
+        made = Loops(f, v, f.top, after, SLICE_LANES, _place(v), parts.last)
+        loop = [made.stretch("from", "to")]
+        loop += made.text(partial(_element_of, f, len(before), "", None), partial(_short, last))
+    else:
+        inner = _inside(f.top, last)
+        _steps(f, last, "", inner)
+        loop = _loop(last, inner, f, "from", "to")
     times = 1 if last.by is None else last.inner.extent // last.by
     for value in (last.length, *([times] if isinstance(times, Int) else [])):
         parts.need(value)
@@ -324,11 +390,46 @@ def _sliced_row(stage: Row, parts: _Parts, head: list[str], comment: Iterable[st
         "template <class L>",
         "__device__ __forceinline__ void walk(const L& lanes, Index row, Index part, int64_t from, int64_t to,",
         "                                     const Found& found) const {",
-        *indented(f.top.lines), *indented(_loop(last, inner, f, "from", "to")), "}",
+        *indented(f.top.lines), *indented(loop), "}",
     ]  # fmt: skip
     given = f"stage, reinterpret_cast<void*>(parts), {STREAM}"
     launch = f'check(launch_sliced_rows<{stage.lanes}>({given}), "{stage.name}");'
     return _assemble(parts, stage.name, comment, body, launch, ["parts"], {"row.cuh", "reduce.cuh"})
+
+
+LANES = Dealing("lanes.first()", "lanes.step()", "lanes.step() * IN_FLIGHT", "lanes.first()", "lanes.step()")
+# A slice has no more vectors than its threads ask for at once.
+SLICE_LANES = Dealing("lanes.first()", "lanes.step()", "", "lanes.first()", "lanes.step()", "SLICE_VECTORS")
+WARP_LANES = Dealing("lanes.lane()", "lanes.WIDTH", "lanes.WIDTH * IN_FLIGHT", "lanes.lane()", "lanes.WIDTH")
+
+
+def _place(v: Vectors) -> str:
+    return "j" if v.part is None else "rest"
+
+
+def _short(p: Pass, block: Block) -> bool:
+    """Whether several single elements go at a time, so that their loads do not wait for each other."""
+    return bool(p.stores) and len(block.lines) < SHORT
+
+
+def _vector_loops(
+    w: Writer, v: Vectors, body: Callable[..., None], last: frozenset[str], end: str, start: str = ""
+) -> list[str]:
+    """A walk with vectors, as often as a row has parts."""
+    p = v.single
+    outer, shift = w.top, ""
+    if v.part is not None:
+        assert p.by is not None
+        outer = Block(w.top, [v.part])
+        outer.names[v.part] = "part"
+        shift = f"part * {w.factor(p.by, w.top)} + "
+
+    def shifted(p: Pass, values: Sequence[Value], block: Block, where: str) -> None:
+        body(p, values, block, f"{shift}{where}")
+
+    made = Loops(w, v, outer, outer, WARP_LANES if p.warps else LANES, _place(v), last)
+    lines = [made.stretch(start, end), *made.text(shifted, partial(_short, p))]
+    return lines if v.part is None else _for_parts(w, p, [*outer.lines, *lines])
 
 
 def _inside(top: Block, p: Pass) -> Block:
@@ -345,8 +446,7 @@ def _loop(p: Pass, inner: Block, w: Writer, start: str, end: str) -> list[str]:
     """A walk of all threads over what they share, from ``start`` (nothing: zero) to below ``end``."""
     own = "lanes.lane()" if p.warps else "lanes.first()"
     first, step = f"{start} + {own}" if start else own, "lanes.WIDTH" if p.warps else "lanes.step()"
-    # Several elements at a time, so that their loads do not wait for each other.
-    unroll = ["#pragma unroll 4"] if p.stores and len(inner.lines) < SHORT else []
+    unroll = ["#pragma unroll 4"] if _short(p, inner) else []
     place = "const Index j = static_cast<Index>(jj);"
     if p.by is not None:
         place = f"const Index rest = static_cast<Index>(jj), j = part * {w.factor(p.by, w.top)} + rest;"
@@ -357,8 +457,11 @@ def _loop(p: Pass, inner: Block, w: Writer, start: str, end: str) -> list[str]:
 def _loops(w: Writer, p: Pass, inner: Block, start: str, end: str) -> list[str]:
     """The same as often as a row has such parts."""
     loop = _loop(p, inner, w, start, end)
-    if p.by is None:
-        return loop
+    return loop if p.by is None else _for_parts(w, p, loop)
+
+
+def _for_parts(w: Writer, p: Pass, loop: list[str]) -> list[str]:
+    assert p.by is not None
     times = p.inner.extent // p.by
     deal = ("lanes.warp()", "part += lanes.WARPS") if p.warps else ("0", "++part")
     return [f"for (Index part = {deal[0]}; part < {w.int(times, w.top)}; {deal[1]}) {{", *indented(loop), "}"]
@@ -367,12 +470,16 @@ def _loops(w: Writer, p: Pass, inner: Block, start: str, end: str) -> list[str]:
 def _split_row(stage: Row, parts: _Parts, head: list[str], comment: Iterable[str]) -> Functor:
     (p,) = stage.passes
     w = parts.writer({stage.row: "row"})
-    w.expect(v for _, vs in p.reduces for v in vs)
+    v = vectors(p) if p.several else None
+    w.expect(x for _, vs in p.reduces for x in vs) if v is None else _expect(w, [v])
     structs = _accumulator(parts, w, "Acc", stage, 0)
-    inner = _inside(w.top, p)
-    _steps(w, stage, 0, "a", inner)
     parts.need(p.length)
-    loops = _loops(w, p, inner, "from", "to")
+    if v is not None:
+        walked = _vector_loops(w, v, partial(_element_of, w, 0, "a", None), parts.last, "to", "from")
+    else:
+        inner = _inside(w.top, p)
+        _steps(w, p, "a", inner)
+        walked = _loops(w, p, inner, "from", "to")
     f = parts.writer({stage.row: "row"})
     f.expect(s.value for _, s in stage.finals)
     _results(f, stage, 0, "a", _locals_of(stage), f.top)
@@ -381,7 +488,7 @@ def _split_row(stage: Row, parts: _Parts, head: list[str], comment: Iterable[str
         *head, f"__host__ __device__ int64_t length() const {{ return {p.length}; }}", *structs,
         "template <class L>",
         "__device__ __forceinline__ void walk(const L& lanes, Index row, int64_t from, int64_t to, Acc& a) const {",
-        *indented(w.top.lines), *indented(loops), "}",
+        *indented(w.top.lines), *indented(walked), "}",
         "template <class L>",
         "__device__ __forceinline__ void finish(const L& lanes, Index row, const Acc& a) const {",
         *indented(f.top.lines), "}",

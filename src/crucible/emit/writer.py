@@ -79,6 +79,7 @@ class Writer:
         self.structs: set[str] = set()
         self.hoist: frozenset[Var] | None = None  # variables of a row or column that is decoded once
         self.hoisted: dict[Int, str] = {}
+        self.at_hand: dict[tuple[str, Int], str] = {}  # elements of buffers that are in registers, by their index
 
     def expect(self, values: Iterable[Value]) -> None:
         """Count uses beforehand: what is used once need not have a name."""
@@ -207,10 +208,12 @@ class Writer:
     def _load(self, value: Load, block: Block) -> str:
         buffer = self.buffers[value.buffer]
         self.loads.add(value.buffer)
-        index = self.int(value.index, block)
-        for part, stride in value.dynamic:
-            index += f" + static_cast<Index>({self.value(part, block)}) * {self.factor(stride, block)}"
-        element = self.element(value.buffer, index)
+        element = self.at_hand.get((value.buffer, value.index), "")
+        if not element:
+            index = self.int(value.index, block)
+            for part, stride in value.dynamic:
+                index += f" + static_cast<Index>({self.value(part, block)}) * {self.factor(stride, block)}"
+            element = self.element(value.buffer, index)
         if buffer.dtype == "scalar":
             return f"to_accum({element})"
         return f"int64_t({element})" if buffer.kind == "l" and buffer.dtype != "int64" else element
@@ -301,8 +304,9 @@ class Writer:
             text = f"to_scalar({_bare(text)})"
         elif buffer.kind == "l" and buffer.dtype != "int64":
             text = f"static_cast<{STORAGE[buffer.dtype]}>({text})"
-        at = self.int(index, block)
-        element = f"{pointer(buffer.name)}[{at}]"
+        element = self.at_hand.get((buffer.name, index), "")
+        if not element:
+            element = f"{pointer(buffer.name)}[{self.int(index, block)}]"
         done = f"{to}(&{element}, {_bare(text)});" if to else f"{element} = {_bare(text)};"
         block.lines.append(f"if ({where}) {done}" if where else done)
 

@@ -13,7 +13,7 @@
 // A sliced functor, where what is reduced is short (partial results) and what follows is long, has
 //   struct Found;  Found reduce(const L&, Index row) const;  int64_t length() const;  Index repeats() const;
 //   void walk(const L&, Index row, Index part, int64_t from, int64_t to, const Found&) const;
-// and takes two launches: the rows, then pieces of 16 elements a thread of each of a row's parts, in the order of memory.
+// and takes two launches: the rows, then pieces of SLICE_VECTORS vectors a thread of each of a row's parts.
 //
 // A split functor, for few long rows, has instead
 //   struct Acc;  void walk(const L&, Index row, int64_t from, int64_t to, Acc&) const;  int64_t length() const;
@@ -22,10 +22,20 @@
 #pragma once
 
 #include "common.cuh"
+#include "vectors.cuh"
 
 namespace crucible {
 
-constexpr int ROW_THREADS = 256;
+// How many vectors a thread of a sliced walk has, all asked for before the first is used, and whether its slices go from
+// the last to the first: of what was written just before, the end is still in the cache.
+#ifndef CRUCIBLE_SLICE_VECTORS
+#define CRUCIBLE_SLICE_VECTORS 4
+#endif
+#ifndef CRUCIBLE_LAST_FIRST
+#define CRUCIBLE_LAST_FIRST 1
+#endif
+
+constexpr int ROW_THREADS = 256, SLICE_VECTORS = CRUCIBLE_SLICE_VECTORS;
 
 template <class Acc>
 __device__ __forceinline__ Acc from_lane(const Acc& a, int mask) {
@@ -84,6 +94,13 @@ __device__ __forceinline__ int64_t row_of_thread() {
   return (static_cast<int64_t>(blockIdx.x) * ROW_THREADS + threadIdx.x) / N;
 }
 
+// The length of a part, where a row is cut into so many: whole vectors, and lines of memory.
+__device__ __forceinline__ int64_t row_share(int64_t length, int parts) {
+  constexpr int LINE = 128 / sizeof(scalar);
+  const int64_t share = (length + parts - 1) / parts;
+  return (share + LINE - 1) / LINE * LINE;
+}
+
 template <int N, class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_kernel(const R r) {
   const int64_t row = row_of_thread<N>();
@@ -109,9 +126,10 @@ __global__ void __launch_bounds__(ROW_THREADS) row_found_kernel(const R r, typen
 
 template <class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_slices_kernel(const R r, const typename R::Found* found, int slices) {
-  const int64_t length = r.length(), share = (length + slices - 1) / slices;
-  const unsigned place = blockIdx.x / unsigned(slices), repeats = static_cast<unsigned>(r.repeats());
-  const int64_t from = share * (blockIdx.x % unsigned(slices)), to = from + share < length ? from + share : length;
+  const int64_t length = r.length(), share = row_share(length, slices);
+  const unsigned block = CRUCIBLE_LAST_FIRST ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
+  const unsigned place = block / unsigned(slices), repeats = static_cast<unsigned>(r.repeats());
+  const int64_t from = share * (block % unsigned(slices)), to = from + share < length ? from + share : length;
   const Index row = static_cast<Index>(place / repeats);
   r.walk(Lanes<ROW_THREADS>(), row, static_cast<Index>(place % repeats), from, to, found[row]);
 }
@@ -138,7 +156,7 @@ __global__ void __launch_bounds__(ROW_THREADS) row_slices_again_kernel(const R r
 
 template <int N, class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_parts_kernel(const R r, typename R::Acc* parts, int splits) {
-  const int64_t row = row_of_thread<N>(), length = r.length(), each = (length + splits - 1) / splits;
+  const int64_t row = row_of_thread<N>(), length = r.length(), each = row_share(length, splits);
   if (row >= r.rows()) return;
   const int64_t from = each * blockIdx.y, to = from + each < length ? from + each : length;
   typename R::Acc a;
@@ -183,7 +201,7 @@ cudaError_t launch_keeping_rows(const R& r, cudaStream_t stream) {
 // `found` has room for a Found for each row.
 template <int N, class R>
 cudaError_t launch_sliced_rows(const R& r, void* found, cudaStream_t stream) {
-  constexpr int SLICE = 16 * ROW_THREADS;
+  constexpr int SLICE = SLICE_VECTORS * VECTOR * ROW_THREADS;
   const int64_t rows = r.rows(), length = r.length(), slices = (length + SLICE - 1) / SLICE;
   if (rows <= 0) return cudaSuccess;
   auto* const results = static_cast<typename R::Found*>(found);

@@ -47,7 +47,7 @@ def keeping(stage: Row) -> Keeping | None:
                 first.inner, p.shape,
                 [(r, tuple(exchanged(renamed(v, to), change) for v in values)) for r, values in p.reduces],
                 [Store(s.buffer, s.index.substitute(to), exchanged(renamed(s.value, to), change)) for s in p.stores],
-                p.by, p.warps,
+                p.by, p.warps, p.several,
             )
         )  # fmt: skip
     if not found or len(found) > MOST:
@@ -79,6 +79,8 @@ def renamed(value: Value, to: dict[Atom, Int]) -> Value:
             return Load(v.buffer, v.index.substitute(to), v.kind, dynamic)
         if isinstance(v, IndexValue):
             return IndexValue(v.index.substitute(to), v.kind)
+        if isinstance(v, Kept):
+            return Kept(v.name, v.index.substitute(to), v.kind)
         if isinstance(v, Masked):
             conditions = tuple(
                 Inside(c.value.substitute(to), c.limit) if isinstance(c, Inside)

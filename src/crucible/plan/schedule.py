@@ -31,6 +31,7 @@ from crucible.plan.program import (
 )
 from crucible.plan.stages import Call, Contraction, Map, Pass, Pool, Row, Stage, Statistics, Store
 from crucible.plan.value import Fold, Load, Local, Result, Value, replace, walk
+from crucible.plan.vectors import choose
 from crucible.plan.walks import LAUNCH, Access, across_rows, arrange, traffic
 from crucible.plan.ways import Choices, Site, best
 
@@ -105,6 +106,9 @@ class Scheduler:
                 arrange(stage, self.program)
         plan = Plan(self.program, self.stages, boundary, reasons=[*self.program.reasons, *self.reasons])
         self._resolve(plan)
+        for stage in self.stages:
+            if isinstance(stage, (Map, Row)):
+                choose(stage, self.program)
         return plan
 
     def _look(self, operation: Operation) -> _Seen:

@@ -28,6 +28,7 @@ class Map:
     name: str
     element: Var
     stores: list[Store] = field(default_factory=list)
+    several: bool = False  # a thread takes several neighbours at once (plan/vectors.py)
     nodes: list[str] = field(default_factory=list)
 
 
@@ -41,6 +42,7 @@ class Pass:
     stores: list[Store] = field(default_factory=list)
     by: Int | None = None  # the row is so many elements several times: two loops, and no division by this
     warps: bool = False  # each warp takes some of these times alone
+    several: bool = False  # a thread takes several neighbours at once (plan/vectors.py)
 
     @property
     def length(self) -> Int:
