@@ -22,7 +22,7 @@ struct Nobody {
 template <class R>
 struct Following {
   static constexpr bool follows = true;
-  static constexpr int64_t PIECE = 4096;
+  static constexpr int64_t SLICE = SLICE_VECTORS * VECTOR * 32, PIECE = 8 * SLICE;
   static constexpr int TEAM = 32, MOST = 2 * TEAM;  // warps of a team; less than twice as many where they do not divide evenly
   R r;
   Index samples;
@@ -106,7 +106,9 @@ __device__ __forceinline__ void follow(const Following<R>& f, int number, int co
     const typename R::Found found = f.r.reduce(lanes, row);
     for (int64_t piece = lanes.number; piece < pieces * f.r.repeats(); piece += lanes.size) {
       const int64_t from = piece % pieces * PIECE, to = from + PIECE < length ? from + PIECE : length;
-      f.r.walk(Lanes<32>(), row, static_cast<Index>(piece / pieces), from, to, found);
+      const Index part = static_cast<Index>(piece / pieces);
+      for (int64_t at = from; at < to; at += Following<R>::SLICE)
+        f.r.walk(Lanes<32>(), row, part, at, at + Following<R>::SLICE < to ? at + Following<R>::SLICE : to, found);
     }
   }
 }

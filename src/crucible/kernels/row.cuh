@@ -149,8 +149,10 @@ __global__ void __launch_bounds__(ROW_THREADS) row_slices_again_kernel(const R r
   if (again != nullptr && *again == 0) return;
   const int64_t places = static_cast<int64_t>(r.rows()) * r.repeats();
   for (int64_t place = blockIdx.x; place < places; place += gridDim.x) {
-    const Index row = static_cast<Index>(place / r.repeats());
-    r.walk(Lanes<ROW_THREADS>(), row, static_cast<Index>(place % r.repeats()), 0, r.length(), found[row]);
+    constexpr int64_t SLICE = SLICE_VECTORS * VECTOR * ROW_THREADS;
+    const Index row = static_cast<Index>(place / r.repeats()), part = static_cast<Index>(place % r.repeats());
+    for (int64_t at = 0; at < r.length(); at += SLICE)
+      r.walk(Lanes<ROW_THREADS>(), row, part, at, at + SLICE < r.length() ? at + SLICE : r.length(), found[row]);
   }
 }
 

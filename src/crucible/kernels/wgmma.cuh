@@ -44,11 +44,7 @@ __device__ __forceinline__ bool barrier_try(unsigned barrier, unsigned parity) {
   unsigned passed;
   asm volatile(
       "{\n.reg .pred p;\n"
-#ifdef HINTED
-      "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 p, [%1], %2, 100000;\n"
-#else
       "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 p, [%1], %2;\n"
-#endif
       "selp.u32 %0, 1, 0, p;\n}\n"
       : "=r"(passed)
       : "r"(barrier), "r"(parity)

@@ -17,16 +17,16 @@
 #if CRUCIBLE_HOPPER
 namespace crucible {
 
-// WARPGROUPS that multiply, SLOTS lines in the ring, LANDINGS buffers, CHUNKS of 16 channels.
-template <int WARPGROUPS_, int SLOTS_, int LANDINGS_, int CHUNKS_, Operands kind_>
+// WARPGROUPS that multiply, SLOTS lines in the ring, LANDINGS buffers, CHUNKS of 16 channels, FOLLOWERS (2 or 6).
+template <int WARPGROUPS_, int SLOTS_, int LANDINGS_, int CHUNKS_, Operands kind_, int FOLLOWERS_ = 2>
 struct Strips {
   static constexpr Operands kind = kind_;
-  static constexpr int WARPGROUPS = WARPGROUPS_, SLOTS = SLOTS_, LANDINGS = LANDINGS_, CHUNKS = CHUNKS_;
-  static constexpr int CONSUMERS = WARPGROUPS * 128, ROUNDERS = 128, threads = CONSUMERS + 256;
+  static constexpr int WARPGROUPS = WARPGROUPS_, SLOTS = SLOTS_, LANDINGS = LANDINGS_, CHUNKS = CHUNKS_, FOLLOWERS = FOLLOWERS_;
+  // Of the last warps two load. Each has every second buffer, so that none mistakes a phase of another's for its own.
+  static constexpr int LOADERS = 2;
+  static constexpr int CONSUMERS = WARPGROUPS * 128, ROUNDERS = 128, threads = CONSUMERS + ROUNDERS + (LOADERS + FOLLOWERS) * 32;
   // Registers of a thread that multiplies, and of any other.
-  static constexpr int UP = WARPGROUPS == 2 ? 176 : 120, DOWN = WARPGROUPS == 2 ? 80 : 56;
-  // Of the last four warps two load. Each has every second buffer, so that none mistakes a phase of another's for its own.
-  static constexpr int LOADERS = 2, FOLLOWERS = 2;
+  static constexpr int UP = threads == 512 ? 176 : WARPGROUPS == 2 ? 144 : 120, DOWN = threads == 512 ? 80 : WARPGROUPS == 2 ? 64 : 56;
   static_assert(LANDINGS % LOADERS == 0, "buffers are dealt evenly");
   static constexpr int BM = PAIR_ROWS, UNIT = 8, CHANNELS = 16;
 };
