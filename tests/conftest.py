@@ -1,4 +1,4 @@
-"""Small problems as files; scripts for the simulated device, which must exist before torch is imported: each a child."""
+"""Small problems as files, and scripts on the simulated device, which must exist before torch is imported."""
 
 from __future__ import annotations
 
