@@ -1,13 +1,18 @@
-"""Small problems as files."""
+"""Small problems as files, and scripts on the simulated device, which must exist before torch is imported."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 
 from small_problems import LINEAR
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture
@@ -26,3 +31,25 @@ def write(tmp_path):
 @pytest.fixture
 def linear(write) -> Path:
     return write("reference.py", LINEAR)
+
+
+@pytest.fixture
+def run_on_device(tmp_path):
+    """Run a script with the simulated device installed; its standard output, or an assertion with all it said."""
+
+    def run(script: str, *, install: bool = True, expect: int = 0, timeout: float = 240) -> str:
+        head = "from crucible.sim import device\ndevice.install()\nimport torch\n" if install else ""
+        path = tmp_path / "script.py"
+        path.write_text(head + textwrap.dedent(script))
+        done = subprocess.run(
+            [sys.executable, str(path)],
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        )
+        assert done.returncode == expect, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done.stdout + done.stderr
+
+    return run

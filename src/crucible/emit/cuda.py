@@ -360,18 +360,19 @@ def _sliced_row(stage: Row, parts: _Parts, head: list[str], comment: Iterable[st
     f = parts.writer({stage.row: "row"})
     v = vectors(last) if last.several else None
     f.expect(s.value for s in last.stores) if v is None else _expect(f, [v])
-    # What depends on results comes after elements have been asked for.
-    after = f.top if v is None else Block(f.top, mask=True)
+    found = Block(f.top)
     for number in kept:
-        after.lines.append(f"const Acc{number}& a{number} = found.a{number};")
-        _results(f, stage, number, f"a{number}", _locals_of(stage), after)
+        found.lines.append(f"const Acc{number}& a{number} = found.a{number};")
+        _results(f, stage, number, f"a{number}", _locals_of(stage), found)
     if v is not None:
         if v.part is not None:
             f.top.names[v.part] = "part"
-        made = Loops(f, v, f.top, after, SLICE_LANES, _place(v), parts.last)
+        # What depends on results comes after elements have been asked for.
+        made = Loops(f, v, f.top, Block(f.top, mask=True), SLICE_LANES, _place(v), parts.last, found.lines)
         loop = [made.stretch("from", "to")]
         loop += made.text(partial(_element_of, f, len(before), "", None), partial(_short, last))
     else:
+        f.top.lines += found.lines
         inner = _inside(f.top, last)
         _steps(f, last, "", inner)
         loop = _loop(last, inner, f, "from", "to")

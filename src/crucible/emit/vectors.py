@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from crucible.emit.writer import Block, Writer, indented, pointer
 from crucible.plan.index import ONE, ZERO, Int, of_atom
 from crucible.plan.program import STORAGE
 from crucible.plan.stages import Pass
-from crucible.plan.value import Value
+from crucible.plan.value import Load, Op, Value
 from crucible.plan.vectors import LANE, Vectors
 
 
@@ -53,14 +53,15 @@ class Loops:
     """Of a walk: over vectors, and over single elements.
 
     ``name``: of the place along the walk; ``last``: buffers of which elements are not needed again.
-    ``outer`` has what is needed to ask for elements, ``middle`` what is not, and comes later.
+    ``outer`` has what is needed to ask for elements, ``middle`` what is not, and comes later, with ``results``.
     """
 
     def __init__(
-        self, w: Writer, v: Vectors, outer: Block, middle: Block, dealing: Dealing, name: str, last: frozenset[str]
-    ) -> None:
+        self, w: Writer, v: Vectors, outer: Block, middle: Block, dealing: Dealing, name: str, last: frozenset[str],
+        results: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         self.w, self.v, self.outer, self.middle, self.dealing, self.name = w, v, outer, middle, dealing, name
-        self.last = last
+        self.last, self.results = last, results
         self.places = "run"
         self.starts: dict[Run, str] = {}
         for run, text in begins(w, v, outer).items():
@@ -78,6 +79,9 @@ class Loops:
 
     def text(self, body: Body, unroll: Callable[[Block], bool]) -> list[str]:
         """All that follows ``outer``, with ``middle``."""
+        for load in self._steady():
+            self.w.value(load, self.middle)
+        self.middle.lines += self.results
         several, single = self._several(body), self._single(body, unroll)
         before, after = several
         if not self.dealing.turn:
@@ -85,6 +89,17 @@ class Loops:
         middle = self.middle.lines if self.middle is not self.outer else []
         head = f"for (Index k = {self.dealing.first}; k < {self.places}.vectors; k += {self.dealing.turn}) {{"
         return [*middle, head, *indented([*before, *after]), "}", *single]
+
+    def _steady(self) -> Iterator[Value]:
+        """Elements that are the same all along: asked for before anything waits."""
+        p = self.v.single
+        todo = [v for _, values in p.reduces for v in values] + [s.value for s in p.stores]
+        while todo:
+            value = todo.pop(0)
+            if isinstance(value, Load) and self.v.place not in value.free and not value.dynamic:
+                yield value
+            elif isinstance(value, Op):  # what a condition guards stays with it
+                todo = [*value.args, *todo]
 
     def _storage(self, run: Run) -> str:
         return STORAGE[self.w.buffers[run[0]].dtype]

@@ -35,7 +35,7 @@ namespace crucible {
 #define CRUCIBLE_LAST_FIRST 1
 #endif
 
-constexpr int ROW_THREADS = 256, SLICE_VECTORS = CRUCIBLE_SLICE_VECTORS;
+constexpr int ROW_THREADS = 256, SLICE_VECTORS = CRUCIBLE_SLICE_VECTORS, GRID_MOST = 65535;
 
 template <class Acc>
 __device__ __forceinline__ Acc from_lane(const Acc& a, int mask) {
@@ -47,6 +47,18 @@ __device__ __forceinline__ Acc from_lane(const Acc& a, int mask) {
   Acc b;
   memcpy(&b, words, sizeof(Acc));
   return b;
+}
+
+// What an earlier kernel left, whole.
+template <class T>
+__device__ __forceinline__ T read_words(const T* at) {
+  static_assert(sizeof(T) % 4 == 0 && alignof(T) % 4 == 0, "partial results are whole words");
+  uint32_t words[sizeof(T) / 4];
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(T) / 4); ++i) words[i] = __ldg(reinterpret_cast<const uint32_t*>(at) + i);
+  T value;
+  memcpy(&value, words, sizeof(T));
+  return value;
 }
 
 template <int N>
@@ -95,7 +107,7 @@ __device__ __forceinline__ int64_t row_of_thread() {
 }
 
 // The length of a part, where a row is cut into so many: whole vectors, and lines of memory.
-__device__ __forceinline__ int64_t row_share(int64_t length, int parts) {
+__host__ __device__ inline int64_t row_share(int64_t length, int parts) {
   constexpr int LINE = 128 / sizeof(scalar);
   const int64_t share = (length + parts - 1) / parts;
   return (share + LINE - 1) / LINE * LINE;
@@ -124,14 +136,17 @@ __global__ void __launch_bounds__(ROW_THREADS) row_found_kernel(const R r, typen
   if (lanes.leads()) found[row] = mine;
 }
 
+// Slices are blockIdx.x, parts of rows the rest. No division, and all of `found` at once: each would be waited for before
+// elements are asked for.
 template <class R>
-__global__ void __launch_bounds__(ROW_THREADS) row_slices_kernel(const R r, const typename R::Found* found, int slices) {
-  const int64_t length = r.length(), share = row_share(length, slices);
-  const unsigned block = CRUCIBLE_LAST_FIRST ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
-  const unsigned place = block / unsigned(slices), repeats = static_cast<unsigned>(r.repeats());
-  const int64_t from = share * (block % unsigned(slices)), to = from + share < length ? from + share : length;
-  const Index row = static_cast<Index>(place / repeats);
-  r.walk(Lanes<ROW_THREADS>(), row, static_cast<Index>(place % repeats), from, to, found[row]);
+__global__ void __launch_bounds__(ROW_THREADS) row_slices_kernel(const R r, const typename R::Found* found, Index share) {
+  const int64_t count = static_cast<int64_t>(r.rows()) * r.repeats(), after = blockIdx.z * int64_t(GRID_MOST) + blockIdx.y;
+  if (after >= count) return;
+  const Index place = static_cast<Index>(CRUCIBLE_LAST_FIRST ? count - 1 - after : after), row = place / r.repeats();
+  const Index length = static_cast<Index>(r.length());
+  const Index from = share * static_cast<Index>(CRUCIBLE_LAST_FIRST ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
+  const Index to = length - from < share ? length : from + share;
+  r.walk(Lanes<ROW_THREADS>(), row, place % r.repeats(), from, to, read_words(found + row));
 }
 
 // The same two by few blocks, and only where a flag (if there is one) says that it must be done again.
@@ -210,9 +225,11 @@ cudaError_t launch_sliced_rows(const R& r, void* found, cudaStream_t stream) {
   row_found_kernel<N><<<row_blocks(rows, N), ROW_THREADS, 0, stream>>>(r, results);
   const cudaError_t error = cudaGetLastError();
   if (error != cudaSuccess) return error;
-  const int64_t blocks = rows * r.repeats() * slices;
-  if (blocks > 0x7fffffff) return cudaErrorInvalidValue;
-  if (blocks > 0) row_slices_kernel<<<static_cast<unsigned>(blocks), ROW_THREADS, 0, stream>>>(r, results, static_cast<int>(slices));
+  const int64_t places = rows * r.repeats();
+  if (places <= 0 || slices <= 0) return cudaSuccess;
+  const dim3 grid(static_cast<unsigned>(slices), static_cast<unsigned>(places < GRID_MOST ? places : GRID_MOST),
+                  static_cast<unsigned>((places + GRID_MOST - 1) / GRID_MOST));
+  row_slices_kernel<<<grid, ROW_THREADS, 0, stream>>>(r, results, static_cast<Index>(row_share(length, static_cast<int>(slices))));
   return cudaGetLastError();
 }
 

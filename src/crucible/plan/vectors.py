@@ -182,6 +182,8 @@ class _Along:
         return self.place in value.variables()
 
     def _require(self, value: Int) -> None:
+        if value.constant is not None and value.constant % 2:
+            raise _Apart
         if value.constant is None or value.constant % MOST:
             self.whole[value] = None
 
