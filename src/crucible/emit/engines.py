@@ -37,10 +37,9 @@ def hopper(stage: Contraction) -> list[tuple[int, str, str]]:
         return [(FP32, "launch_contract_wgmma", packed(stage))]
     made = []
     if isinstance(tile, WindowTile) and tile.pair is not None:
-        made += [
-            (TF32, tile.pair.launch, f"{tile.pair.text('Half')}, {tile.pair.text('Tf32')}"),
-            (NATIVE, tile.pair.launch, f"{tile.pair.text('Native')}, void"),
-        ]  # fmt: skip
+        half, own = (tile.pair.text(k, busy=stage.statistics is not None) for k in ("Half", "Native"))
+        made.append((TF32, tile.pair.launch, f"{half}, {tile.pair.text('Tf32')}"))
+        made.append((NATIVE, tile.pair.launch, f"{own}, void"))
     if isinstance(tile, WindowTile) and tile.precise is not None:
         made.append((FP32, tile.precise.launch, f"{tile.precise.text}, {tile.precise.other.text('fp32')}"))
     return made

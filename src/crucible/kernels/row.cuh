@@ -19,21 +19,22 @@
 //   struct Acc;  void walk(const L&, Index row, int64_t from, int64_t to, Acc&) const;  int64_t length() const;
 //   void finish(const L&, Index row, const Acc&) const;
 // and takes two launches: every part of every row, then the rows. Nothing depends on timing.
+//   CRUCIBLE_SLICE_VECTORS   how many vectors a thread of a sliced walk has, all asked for before the first is used
+//   CRUCIBLE_LAST_FIRST      1: slices go from the last to the first, as the end of what was written just before is still
+//                            in the cache
 #pragma once
 
 #include "common.cuh"
 #include "vectors.cuh"
 
-namespace crucible {
-
-// How many vectors a thread of a sliced walk has, all asked for before the first is used, and whether its slices go from
-// the last to the first: of what was written just before, the end is still in the cache.
 #ifndef CRUCIBLE_SLICE_VECTORS
 #define CRUCIBLE_SLICE_VECTORS 4
 #endif
 #ifndef CRUCIBLE_LAST_FIRST
 #define CRUCIBLE_LAST_FIRST 1
 #endif
+
+namespace crucible {
 
 constexpr int ROW_THREADS = 256, SLICE_VECTORS = CRUCIBLE_SLICE_VECTORS, GRID_MOST = 65535;
 
@@ -149,28 +150,6 @@ __global__ void __launch_bounds__(ROW_THREADS) row_slices_kernel(const R r, cons
   r.walk(Lanes<ROW_THREADS>(), row, place % r.repeats(), from, to, read_words(found + row));
 }
 
-// The same two by few blocks, and only where a flag (if there is one) says that it must be done again.
-template <int N, class R>
-__global__ void __launch_bounds__(ROW_THREADS) row_found_again_kernel(const R r, typename R::Found* found, const int* again) {
-  if (again != nullptr && *again == 0) return;
-  const Lanes<N> lanes;
-  for (int64_t row = row_of_thread<N>(); row < r.rows(); row += gridDim.x * int64_t(ROW_THREADS / N)) {
-    const typename R::Found mine = r.reduce(lanes, static_cast<Index>(row));
-    if (lanes.leads()) found[row] = mine;
-  }
-}
-template <class R>
-__global__ void __launch_bounds__(ROW_THREADS) row_slices_again_kernel(const R r, const typename R::Found* found, const int* again) {
-  if (again != nullptr && *again == 0) return;
-  const int64_t places = static_cast<int64_t>(r.rows()) * r.repeats();
-  for (int64_t place = blockIdx.x; place < places; place += gridDim.x) {
-    constexpr int64_t SLICE = SLICE_VECTORS * VECTOR * ROW_THREADS;
-    const Index row = static_cast<Index>(place / r.repeats()), part = static_cast<Index>(place % r.repeats());
-    for (int64_t at = 0; at < r.length(); at += SLICE)
-      r.walk(Lanes<ROW_THREADS>(), row, part, at, at + SLICE < r.length() ? at + SLICE : r.length(), found[row]);
-  }
-}
-
 template <int N, class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_parts_kernel(const R r, typename R::Acc* parts, int splits) {
   const int64_t row = row_of_thread<N>(), length = r.length(), each = row_share(length, splits);
@@ -230,15 +209,6 @@ cudaError_t launch_sliced_rows(const R& r, void* found, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(slices), static_cast<unsigned>(places < GRID_MOST ? places : GRID_MOST),
                   static_cast<unsigned>((places + GRID_MOST - 1) / GRID_MOST));
   row_slices_kernel<<<grid, ROW_THREADS, 0, stream>>>(r, results, static_cast<Index>(row_share(length, static_cast<int>(slices))));
-  return cudaGetLastError();
-}
-
-template <int N, class R>
-cudaError_t launch_sliced_rows_again(const R& r, void* found, const int* again, int processors, cudaStream_t stream) {
-  if (r.rows() <= 0) return cudaSuccess;
-  auto* const results = static_cast<typename R::Found*>(found);
-  row_found_again_kernel<N><<<static_cast<unsigned>(processors), ROW_THREADS, 0, stream>>>(r, results, again);
-  row_slices_again_kernel<<<static_cast<unsigned>(processors * 4), ROW_THREADS, 0, stream>>>(r, results, again);
   return cudaGetLastError();
 }
 

@@ -104,9 +104,8 @@ __device__ __forceinline__ float block_max(float x) {
 
 // A block of 256 threads for each row of weights, and SAMPLERS more that look at the input.
 template <class W, class P>
-__global__ void __launch_bounds__(256) pack_rows_kernel(const __grid_constant__ P p, void* workspace, unsigned* zeros, int64_t words) {
+__global__ void __launch_bounds__(256) pack_rows_kernel(const __grid_constant__ P p, void* workspace) {
 #if CRUCIBLE_HAS_WGMMA
-  for (int64_t i = blockIdx.x * int64_t(256) + threadIdx.x; i < words; i += gridDim.x * int64_t(256)) zeros[i] = 0;
   const Packed packed(p, workspace);
   constexpr int TAPS = P::Kernel::product;
   const Index tiles = (p.rows() + PAIR_ROWS - 1) / PAIR_ROWS, groups = p.groups(), channels = p.channels();
@@ -189,16 +188,16 @@ __global__ void __launch_bounds__(256) pack_rows_kernel(const __grid_constant__ 
 }
 
 #ifndef __CUDACC_RTC__
-// Packs, says how many processors there are, and makes so many words zero, if any.
+// Packs, and says how many processors there are.
 template <class W, class P>
-cudaError_t pack_rows(const P& p, void* workspace, int* processors, cudaStream_t stream, unsigned* zeros = nullptr, int64_t words = 0) {
+cudaError_t pack_rows(const P& p, void* workspace, int* processors, cudaStream_t stream) {
   int device = 0;
   cudaError_t refused = cudaGetDevice(&device);
   if (refused == cudaSuccess) refused = cudaDeviceGetAttribute(processors, cudaDevAttrMultiProcessorCount, device);
   if (refused == cudaSuccess) refused = cudaMemsetAsync(workspace, 0, Packed::zeros<P>(), stream);
   if (refused != cudaSuccess) return refused;
   const int64_t rows = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS) * PAIR_ROWS;
-  pack_rows_kernel<W><<<static_cast<unsigned>(rows + SAMPLERS), 256, 0, stream>>>(p, workspace, zeros, words);
+  pack_rows_kernel<W><<<static_cast<unsigned>(rows + SAMPLERS), 256, 0, stream>>>(p, workspace);
   return cudaGetLastError();
 }
 #endif

@@ -2,31 +2,30 @@
 //
 // A block keeps the weights of 64 output channels and owns a strip, P::Box::at(3) columns, of one plane after another. It
 // reads each line of the input under its strip once: two warps copy it to landing buffers, each eight channels at a time;
-// four others round it and store it as [8 channels][pixel][channel] in a ring of whole lines. Two warpgroups take output lines
-// alternately: for every tap one instruction for each 16 channels multiplies 64 output channels by the strip's pixels. A
-// tap is a shift in a line, or another line of the ring. While one warpgroup stores, the other multiplies.
+// four others round it and store it as [8 channels][pixel][channel] in a ring of whole lines. Two or three warpgroups
+// take output lines in turn: for every tap one instruction for each 16 channels multiplies 64 output channels by the
+// strip's pixels. A tap is a shift in a line, or another line of the ring. While one warpgroup stores, another multiplies.
 // For windows one wide in the first two dimensions, with strides of one, and an input that is memory as it is.
 // Operands: kinds Half and Native, as in window_wgmma.cuh; what half cannot hold is done again by that file's kernel.
 // Memory: 1.02 to 1.1 times the input, the output once, for each 64 output channels.
 #pragma once
 
-#include "follow.cuh"
 #include "fragments.cuh"
 #include "window_wgmma.cuh"
 
 #if CRUCIBLE_HOPPER
 namespace crucible {
 
-// WARPGROUPS that multiply, SLOTS lines in the ring, LANDINGS buffers, CHUNKS of 16 channels, FOLLOWERS (2 or 6).
-template <int WARPGROUPS_, int SLOTS_, int LANDINGS_, int CHUNKS_, Operands kind_, int FOLLOWERS_ = 2>
+// WARPGROUPS that multiply, SLOTS lines in the ring, LANDINGS buffers, CHUNKS of 16 channels.
+template <int WARPGROUPS_, int SLOTS_, int LANDINGS_, int CHUNKS_, Operands kind_>
 struct Strips {
   static constexpr Operands kind = kind_;
-  static constexpr int WARPGROUPS = WARPGROUPS_, SLOTS = SLOTS_, LANDINGS = LANDINGS_, CHUNKS = CHUNKS_, FOLLOWERS = FOLLOWERS_;
-  // Of the last warps two load. Each has every second buffer, so that none mistakes a phase of another's for its own.
-  static constexpr int LOADERS = 2;
-  static constexpr int CONSUMERS = WARPGROUPS * 128, ROUNDERS = 128, threads = CONSUMERS + ROUNDERS + (LOADERS + FOLLOWERS) * 32;
+  static constexpr int WARPGROUPS = WARPGROUPS_, SLOTS = SLOTS_, LANDINGS = LANDINGS_, CHUNKS = CHUNKS_;
+  static constexpr int CONSUMERS = WARPGROUPS * 128, ROUNDERS = 128, threads = CONSUMERS + 256;
   // Registers of a thread that multiplies, and of any other.
-  static constexpr int UP = threads == 512 ? 176 : WARPGROUPS == 2 ? 144 : 120, DOWN = threads == 512 ? 80 : WARPGROUPS == 2 ? 64 : 56;
+  static constexpr int UP = WARPGROUPS == 2 ? 176 : 120, DOWN = WARPGROUPS == 2 ? 80 : 56;
+  // Of the last four warps two load. Each has every second buffer, so that none mistakes a phase of another's for its own.
+  static constexpr int LOADERS = 2;
   static_assert(LANDINGS % LOADERS == 0, "buffers are dealt evenly");
   static constexpr int BM = PAIR_ROWS, UNIT = 8, CHANNELS = 16;
 };
@@ -69,10 +68,6 @@ struct Stretches {
     lines = static_cast<int64_t>(p.batches() / p.groups()) * p.extent(0) * p.extent(1) * p.extent(2);
     items = static_cast<int64_t>(strips) * segments;
     item = static_cast<int64_t>(blockIdx.x) / kinds, by = static_cast<int64_t>(gridDim.x) / kinds;
-  }
-  // Lines of one sample, as often as they are finished.
-  __device__ __forceinline__ unsigned whole(const P& p) const {
-    return static_cast<unsigned>(p.extent(0) * p.extent(1) * p.extent(2) * strips * p.groups() * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS));
   }
   __device__ __forceinline__ bool next(const P& p) {
     while (at >= end) {
@@ -240,10 +235,8 @@ struct StripRounder {
 };
 #endif
 
-// Two warps of each block follow, if anything does.
-template <class W, class P, class F>
-__global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_constant__ P p, void* workspace, int segments,
-                                                              const __grid_constant__ F followed) {
+template <class W, class P>
+__global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_constant__ P p, void* workspace, int segments) {
   extern __shared__ __align__(128) unsigned char strip_shared[];
 #if CRUCIBLE_HAS_WGMMA
   using S = Strip<W, P>;
@@ -272,12 +265,6 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
     registers_down<W::DOWN>();
     StripLoader<W, P> from{p};
     const unsigned mine = warp - (W::CONSUMERS + W::ROUNDERS) / 32;
-    if constexpr (F::follows) {
-      if (mine >= W::LOADERS) {
-        const unsigned wanted = lines.whole(p) * (W::BM / 16);
-        follow(followed, static_cast<int>(blockIdx.x * W::FOLLOWERS + mine - W::LOADERS), static_cast<int>(gridDim.x) * W::FOLLOWERS, wanted);
-      }
-    }
     unsigned number = 0;  // of units of this block
     while (mine < W::LOADERS && lines.next(p)) {
       from.z = lines.batch, from.i0 = lines.outer[0], from.i1 = lines.outer[1];
@@ -349,7 +336,6 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
     while (lines.next(p)) {
       const Index left = lines.strip * P::Box::at(3), rest = p.extent(3) - left;
       const int there = rest < S::N ? static_cast<int>(rest) : S::N;
-      unsigned finished = 0;
 #pragma unroll 1
       for (Index l = (which + W::WARPGROUPS - done % W::WARPGROUPS) % W::WARPGROUPS; l < lines.count; l += W::WARPGROUPS) {
         turn_wait(1 + which);
@@ -385,10 +371,6 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
         const Index box = line * lines.strips + lines.strip;
         const Index at[4] = {lines.outer[0], lines.outer[1], lines.first + l, left};
         finish_line<P::Box::at(3)>(p, lines.batch, first, box, line * p.extent(3) + left, at, left > 0, there, sums);
-        ++finished;
-      }
-      if constexpr (F::follows) {
-        if (finished > 0 && followed.samples > 0) count_stored(followed.stored + lines.batch / p.groups(), finished);
       }
       base += static_cast<unsigned>(lines.count) + S::REACH, done += static_cast<unsigned>(lines.count);
       acquire(base - 1);
@@ -413,69 +395,25 @@ inline int strip_segments(int64_t strips, int64_t blocks, int64_t lines) {
   return static_cast<int>(best);
 }
 
-// The same where something follows: lines of each plane, so many that the next ones come soon.
-inline int followed_segments(int64_t strips, int64_t blocks, int64_t planes, int64_t height) {
-  constexpr int64_t SHORT = 16, LONG = 48;
-  int64_t best = 1;
-  double least = 1e30;
-  for (int64_t s = (height - 1) / LONG + 1; s <= (height - 1) / SHORT + 1; ++s) {
-    const int64_t rounds = (s * strips * planes - 1) / blocks + 1, each = (height - 1) / s + 1;
-    const double time = static_cast<double>(rounds) * static_cast<double>(each + 4);
-    if (time < least) least = time, best = s;
-  }
-  return static_cast<int>(best * planes);
-}
-
-template <class W, class P>
-struct StripLaunch {
-  int processors = 0;
-  int64_t kinds, blocks, strips, planes;
-
-  explicit StripLaunch(const P& p)
-      : kinds(p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS)), blocks(1),
-        strips((p.extent(3) - 1) / P::Box::at(3) + 1),
-        planes(static_cast<int64_t>(p.batches() / p.groups()) * p.extent(0) * p.extent(1)) {}
-  // W is for the launch, Again (if not void) for the second one that does what W could not.
-  template <class Again, class F>
-  cudaError_t run(const P& p, void* workspace, const F& followed, int segments, cudaStream_t stream) const {
-    using S = Strip<W, P>;
-    cudaError_t refused = allow_shared(strip_kernel<W, P, F>, S::shared_bytes);
-    if (refused != cudaSuccess) return refused;
-    strip_kernel<W><<<static_cast<unsigned>(blocks * kinds), W::threads, S::shared_bytes, stream>>>(p, workspace, segments, followed);
-    refused = cudaGetLastError();
-    if constexpr (W::kind == Operands::Half) {
-      if (refused == cudaSuccess) refused = launch_pairs<Again, true>(p, workspace, processors, stream);
-    }
-    return refused;
-  }
-};
-
+// W is for the launch, Again (if not void) for the second one that does what W could not.
 template <class W, class Again, class P>
 cudaError_t launch_strips(const P& p, void* workspace, cudaStream_t stream) {
+  using S = Strip<W, P>;
   if (p.batches() == 0 || p.rows() == 0 || box_count(p) == 0) return cudaSuccess;
-  StripLaunch<W, P> launch(p);
-  const cudaError_t refused = pack_rows<W>(p, workspace, &launch.processors, stream);
+  int processors = 0;
+  cudaError_t refused = pack_rows<W>(p, workspace, &processors, stream);
+  if (refused == cudaSuccess) refused = allow_shared(strip_kernel<W, P>, S::shared_bytes);
   if (refused != cudaSuccess) return refused;
-  if (launch.processors >= launch.kinds) launch.blocks = launch.processors / launch.kinds;
-  const int segments = strip_segments(launch.strips, launch.blocks, launch.planes * p.extent(2));
-  return launch.template run<Again>(p, workspace, Nobody(), segments, stream);
-}
-
-// With rows that follow; `memory` is theirs. Where not all blocks run at the same time they come afterwards.
-template <class W, class Again, int N, class P, class R>
-cudaError_t launch_followed_strips(const P& p, void* workspace, const R& r, void* memory, cudaStream_t stream) {
-  if (p.batches() == 0) return cudaSuccess;
-  StripLaunch<W, P> launch(p);
-  Following<R> followed(r, p.batches() / p.groups(), memory);
-  cudaError_t refused = pack_rows<W>(p, workspace, &launch.processors, stream, followed.stored, followed.words(followed.samples, r.rows()));
-  if (refused != cudaSuccess) return refused;
-  const bool together = launch.processors >= launch.kinds && box_count(p) > 0;
-  if (together) launch.blocks = launch.processors / launch.kinds;
-  const int segments = followed_segments(launch.strips, launch.blocks, launch.planes, p.extent(2));
-  if (!together) followed.samples = 0;
-  if (box_count(p) > 0) refused = launch.template run<Again>(p, workspace, followed, segments, stream);
-  if (refused != cudaSuccess || (W::kind != Operands::Half && together)) return refused;
-  return launch_sliced_rows_again<N>(r, memory, together ? Packed(p, workspace).again : nullptr, launch.processors, stream);
+  const int64_t kinds = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS);
+  const int64_t blocks = processors >= kinds ? processors / kinds : 1, strips = (p.extent(3) - 1) / P::Box::at(3) + 1;
+  const int64_t lines = static_cast<int64_t>(p.batches() / p.groups()) * p.extent(0) * p.extent(1) * p.extent(2);
+  const int segments = strip_segments(strips, blocks, lines);
+  strip_kernel<W><<<static_cast<unsigned>(blocks * kinds), W::threads, S::shared_bytes, stream>>>(p, workspace, segments);
+  refused = cudaGetLastError();
+  if constexpr (W::kind == Operands::Half) {
+    if (refused == cudaSuccess) refused = launch_pairs<Again, true>(p, workspace, processors, stream);
+  }
+  return refused;
 }
 #endif
 

@@ -30,6 +30,7 @@ COLUMNS = 200  # of one of its instructions: a thread has 128 registers to begin
 SPLIT_COLUMNS, SPLIT_TAPS, SPLIT_PRODUCERS, SPLIT_PRODUCE = 128, 9, 128, 300.0
 SPLIT_PLACES = 6 * SPLIT_PRODUCERS  # of a halo: each producer remembers where its pixels are
 MORE = 8  # columns that a strip computes beside its own
+THIRD = 104  # columns of a strip up to which three warpgroups have registers for their sums
 LANDINGS = (4, 8)  # buffers in which lines land, at least and at most, an even number
 UNITS = 9  # pairs of a tap and eight channels that a warp keeps sums of
 
@@ -68,7 +69,6 @@ class PairTile:
     again: int  # slots of the second launch, in TF32
     columns: int  # of one instruction
     landings: int = 0  # buffers of kernels/window_strips.cuh, whose box is a line and whose slots are lines of the ring
-    warpgroups: int = 2  # of that file's, which multiply
     pool: tuple[int, ...] = NO_POOL
 
     @property
@@ -84,9 +84,11 @@ class PairTile:
     def template(self) -> str:
         return "window_strips.cuh" if self.landings else "window_wgmma.cuh"
 
-    def text(self, operands: str) -> str:
+    def text(self, operands: str, *, busy: bool = False) -> str:
+        """``busy``: what follows the products takes longer than they do."""
         if self.landings and operands != "Tf32":
-            return f"Strips<{self.warpgroups}, {self.slots}, {self.landings}, {self.chunks}, Operands::{operands}>"
+            warpgroups = 3 if busy and self.columns <= THIRD else 2
+            return f"Strips<{warpgroups}, {self.slots}, {self.landings}, {self.chunks}, Operands::{operands}>"
         own = (self.join, self.slots, self.chunks, self.turn, self.landing)
         numbers = own if operands != "Tf32" else (self.join, self.again, 0, self.turn, self.landing)
         return f"Warpgroups<{', '.join(map(str, numbers))}, Operands::{operands}>"

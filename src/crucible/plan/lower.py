@@ -39,6 +39,9 @@ HANDLERS: dict[Any, Handler] = {}
 SHARED_COST = 512
 # What an element of a contraction's operand may cost: it is fetched many times.
 OPERAND_COST = 3
+# What an element that is normalised must cost at least to be stored in the stead of a contraction's sum: with cheaper
+# ones the forward pass for gradients, which stores sums, and the one without share their kernels.
+WORTH_STORING = 6
 
 DTYPES = {torch.int64: "int64", torch.int32: "int32", torch.int16: "int16", torch.int8: "int8",
           torch.uint8: "uint8", torch.bool: "bool"}  # fmt: skip
@@ -260,7 +263,7 @@ class Lowering:
 
         Something must lie in memory until the moments are known; this spares computing it from the sums once more.
         """
-        if source.buffer is not None or source.cost == 0 or source.folds or source.dtype != "scalar":
+        if source.buffer is not None or source.cost < WORTH_STORING or source.folds or source.dtype != "scalar":
             return
         contracts = [o for o in self.operations if isinstance(o, Contract) and o.name in source.results]
         if len(contracts) != 1 or len(source.results) != 1 or product(contracts[0].shape) != source.numel:
