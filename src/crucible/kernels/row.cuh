@@ -19,21 +19,22 @@
 //   struct Acc;  void walk(const L&, Index row, int64_t from, int64_t to, Acc&) const;  int64_t length() const;
 //   void finish(const L&, Index row, const Acc&) const;
 // and takes two launches: every part of every row, then the rows. Nothing depends on timing.
+//   CRUCIBLE_SLICE_VECTORS   how many vectors a thread of a sliced walk has, all asked for before the first is used
+//   CRUCIBLE_LAST_FIRST      1: slices go from the last to the first, as the end of what was written just before is still
+//                            in the cache
 #pragma once
 
 #include "common.cuh"
 #include "vectors.cuh"
 
-namespace crucible {
-
-// How many vectors a thread of a sliced walk has, all asked for before the first is used, and whether its slices go from
-// the last to the first: of what was written just before, the end is still in the cache.
 #ifndef CRUCIBLE_SLICE_VECTORS
 #define CRUCIBLE_SLICE_VECTORS 4
 #endif
 #ifndef CRUCIBLE_LAST_FIRST
 #define CRUCIBLE_LAST_FIRST 1
 #endif
+
+namespace crucible {
 
 constexpr int ROW_THREADS = 256, SLICE_VECTORS = CRUCIBLE_SLICE_VECTORS, GRID_MOST = 65535;
 
