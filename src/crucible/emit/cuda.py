@@ -64,6 +64,10 @@ class _Parts:
             return str(value)  # divisions written in place
         return text
 
+    def once(self, places: Int) -> frozenset[str]:
+        """Buffers that later stages do not read, with an element for each of so many places: all are met once."""
+        return frozenset(b for b in self.last if self.buffers[b].numel == places)
+
     def need(self, value: Int) -> None:
         self.sizes |= {s.name for s in value.sizes()}
 
@@ -180,7 +184,7 @@ def _map_vectors(parts: _Parts, v: Vectors) -> list[str]:
     _expect(w, [v])
     far = distance(at, v, list(begins(at, v, at.top).values()), at.top)
     threads = Dealing("threads.vector()", "MAP_THREADS", "threads.turn()", "threads.first()", "threads.step()")
-    made = Loops(w, v, w.top, w.top, threads, "i", parts.last)
+    made = Loops(w, v, w.top, w.top, threads, "i", parts.once(v.place.extent))
     lines = made.text(partial(_element_of, w, 0, "", None), lambda _: False)
     return [
         "__host__ __device__ Stretch places() const {",
@@ -302,8 +306,9 @@ def _walks(stage: Row, w: Writer, parts: _Parts, count: int, kept: Keeping | Non
         if v is not None:
             keeps = kept if kept is not None and p.inner == kept.stage.passes[0].inner else None
             body = partial(_element_of, w, number, acc, keeps)
-            last = parts.last - {b for other in several[number + 1 :] if other is not None for b, _ in other.loads}
-            top.lines += _vector_loops(w, v, body, last, w.int(p.length, top))
+            again = {b for other in several[number + 1 :] if other is not None for b, _ in other.loads}
+            once = parts.once(stage.row.extent * p.inner.extent) - again
+            top.lines += _vector_loops(w, v, body, once, w.int(p.length, top))
         else:
             inner = _inside(top, p)
             where = "j" if kept is not None and p.inner == kept.stage.passes[0].inner else ""
@@ -368,7 +373,8 @@ def _sliced_row(stage: Row, parts: _Parts, head: list[str], comment: Iterable[st
         if v.part is not None:
             f.top.names[v.part] = "part"
         # What depends on results comes after elements have been asked for.
-        made = Loops(f, v, f.top, Block(f.top, mask=True), SLICE_LANES, _place(v), parts.last, found.lines)
+        once = parts.once(stage.row.extent * last.inner.extent)
+        made = Loops(f, v, f.top, Block(f.top, mask=True), SLICE_LANES, _place(v), once, found.lines)
         loop = [made.stretch("from", "to")]
         loop += made.text(partial(_element_of, f, len(before), "", None), partial(_short, last))
     else:
@@ -414,7 +420,7 @@ def _short(p: Pass, block: Block) -> bool:
 
 
 def _vector_loops(
-    w: Writer, v: Vectors, body: Callable[..., None], last: frozenset[str], end: str, start: str = ""
+    w: Writer, v: Vectors, body: Callable[..., None], once: frozenset[str], end: str, start: str = ""
 ) -> list[str]:
     """A walk with vectors, as often as a row has parts."""
     p = v.single
@@ -428,7 +434,7 @@ def _vector_loops(
     def shifted(p: Pass, values: Sequence[Value], block: Block, where: str) -> None:
         body(p, values, block, f"{shift}{where}")
 
-    made = Loops(w, v, outer, outer, WARP_LANES if p.warps else LANES, _place(v), last)
+    made = Loops(w, v, outer, outer, WARP_LANES if p.warps else LANES, _place(v), once)
     lines = [made.stretch(start, end), *made.text(shifted, partial(_short, p))]
     return lines if v.part is None else _for_parts(w, p, [*outer.lines, *lines])
 
@@ -476,7 +482,8 @@ def _split_row(stage: Row, parts: _Parts, head: list[str], comment: Iterable[str
     structs = _accumulator(parts, w, "Acc", stage, 0)
     parts.need(p.length)
     if v is not None:
-        walked = _vector_loops(w, v, partial(_element_of, w, 0, "a", None), parts.last, "to", "from")
+        once = parts.once(stage.row.extent * p.inner.extent)
+        walked = _vector_loops(w, v, partial(_element_of, w, 0, "a", None), once, "to", "from")
     else:
         inner = _inside(w.top, p)
         _steps(w, p, "a", inner)

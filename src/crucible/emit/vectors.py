@@ -45,14 +45,15 @@ def distance(w: Writer, v: Vectors, starts: Sequence[str], block: Block) -> str:
     if not v.placed:
         return together
     numbers = [w.factor(n, block) for n in v.whole]
-    wanted = [f"({' | '.join(numbers)}) % VECTOR == 0"] if numbers else []
-    return f"{' && '.join([*wanted, f'{together} == 0'])} ? 0 : -1"
+    number = f"({' | '.join(numbers)})" if len(numbers) > 1 else "".join(numbers)
+    whole = f"{number} % VECTOR == 0 && " if number else ""
+    return f"{whole}{together} == 0 ? 0 : -1"
 
 
 class Loops:
     """Of a walk: over vectors, and over single elements.
 
-    ``name``: of the place along the walk; ``last``: buffers of which elements are not needed again.
+    ``name``: of the place along the walk; ``last``: buffers of which no element is needed again.
     ``outer`` has what is needed to ask for elements, ``middle`` what is not, and comes later, with ``results``.
     """
 
