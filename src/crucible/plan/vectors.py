@@ -59,8 +59,10 @@ def vectors(p: Pass, also: tuple[Value, ...] = ()) -> Vectors | None:
     several = Pass(single.inner, single.shape, reduces, stores, single.by, single.warps)
     loaded, stored = tuple(along.loads), tuple((s.buffer.name, s.index) for s in single.stores)
     runs = tuple(dict.fromkeys((*loaded, *stored)))
+    # Where a number is a multiple, so are its own multiples.
+    whole = tuple(n for n in along.whole if not any(m != n and n % m == ZERO for m in along.whole))
     return Vectors(
-        part, place, single, several, loaded, stored, runs, tuple(along.whole), along.placed, also, lifted,
+        part, place, single, several, loaded, stored, runs, whole, along.placed, also, lifted,
     )  # fmt: skip
 
 
