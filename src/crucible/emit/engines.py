@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from crucible.plan.boxes import GradientTile, WindowTile
 from crucible.plan.stages import Contraction
-from crucible.plan.tiles import MmaTile, Tile
+from crucible.plan.tiles import FEW_LINES, MmaTile, Tile
 
 # Values of the macros CRUCIBLE_CONV and CRUCIBLE_MATMUL, as the generated host code gives them.
 SIMT, TF32, FP32, NATIVE = 0, 1, 2, 3
@@ -59,15 +59,28 @@ def packed(stage: Contraction) -> str:
     return f"WgmmaTile<{stage.tile.cols}, Grade::Fp32>"
 
 
-def packed_bytes(stage: Contraction) -> str:
-    """The text of a function's body: memory for packed operands with the engine the build asks for."""
+def few_sides(stage: Contraction) -> list[str]:
+    """The operands of a matrix product that may have few lines (kernels/contract_few.cuh), by the sizes that are known."""
+    c = stage.contract
+    if c.rule != "matmul" or isinstance(stage.tile, (WindowTile, GradientTile)):
+        return []
+    sides = [("FewRows", c.rows.extent), ("FewCols", c.cols.extent)]
+    return [side for side, extent in sides if extent.constant is None or extent.constant <= FEW_LINES]
+
+
+def workspace(stage: Contraction) -> str:
+    """The text of a function's body: memory for sums of few lines, or for packed operands, as the build has it."""
+    few = [f"if (few_pays<{side}>(stage)) return few_bytes<{side}>(stage);" for side in few_sides(stage)]
+    if not stage.packed:
+        return "\n".join([*few, "return 0;"])
     return "\n".join([
+        *few,
         f"#if CRUCIBLE_HOPPER && CRUCIBLE_{stage.contract.rule.upper()} == {FP32}",
         "int64_t bytes = 0;",
         f"wgmma_packing<{packed(stage)}>(stage, nullptr, &bytes);",
         "return bytes;",
         "#else",
-        "static_cast<void>(stage);",
+        *([] if few else ["static_cast<void>(stage);"]),
         "return 0;",
         "#endif",
     ])  # fmt: skip
@@ -87,6 +100,9 @@ def launch(stage: Contraction, stream: str) -> str:
         "launch_split": "reinterpret_cast<void*>(packed)",
         "launch_contract_wgmma": "reinterpret_cast<void*>(packed)",
     }
+    for side in few_sides(stage):
+        call = f"launch_contract_few<{side}, {stage.tile.cols}>(stage, {splits}, reinterpret_cast<void*>(packed), {stream})"
+        lines.append(f'if (few_pays<{side}>(stage)) return check({call}, "{stage.name}");')
     for number, (condition, function, text) in enumerate(options):
         if len(options) > 1:
             last = number == len(options) - 1
