@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from crucible.plan.boxes import GradientTile, WindowTile
+from crucible.plan.index import Int, product
 from crucible.plan.stages import Contraction
-from crucible.plan.tiles import FEW_LINES, MmaTile, Tile
+from crucible.plan.tiles import FEW_DEPTH, FEW_ELEMENTS, FEW_LINES, MmaTile, Tile
 
 # Values of the macros CRUCIBLE_CONV and CRUCIBLE_MATMUL, as the generated host code gives them.
 SIMT, TF32, FP32, NATIVE = 0, 1, 2, 3
@@ -64,8 +65,17 @@ def few_sides(stage: Contraction) -> list[str]:
     c = stage.contract
     if c.rule != "matmul" or isinstance(stage.tile, (WindowTile, GradientTile)):
         return []
-    sides = [("FewRows", c.rows.extent), ("FewCols", c.cols.extent)]
-    return [side for side, extent in sides if extent.constant is None or extent.constant <= FEW_LINES]
+    rows, cols, depth = c.rows.extent, c.cols.extent, c.depth.extent
+    batches = product([v.extent for v in c.batch])
+
+    def may(few: Int, many: Int) -> bool:
+        elements = (batches * many * depth).constant
+        short = depth.constant is not None and depth.constant < FEW_DEPTH
+        small = elements is not None and elements < FEW_ELEMENTS
+        return (few.constant is None or few.constant <= FEW_LINES) and not short and not small
+
+    sides = [("FewRows", rows, cols), ("FewCols", cols, rows)]
+    return [side for side, few, many in sides if may(few, many)]
 
 
 def workspace(stage: Contraction) -> str:

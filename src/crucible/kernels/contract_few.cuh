@@ -68,6 +68,11 @@ struct FewShape {
 // The deepest share whose few lines fit into shared memory (64 KB at most), and into sums of 128 serial additions.
 __host__ __device__ constexpr int few_deepest(int lines, bool along_k) { return along_k && lines == 2 ? 4096 : 1024; }
 
+// Blocks on a processor: as many as leave each thread its sums and the loads under way.
+__host__ __device__ constexpr int few_resident(int lines) {
+  return sizeof(scalar) == 8 ? (lines == 2 ? 2 : 1) : lines == 2 ? (sizeof(scalar) == 4 ? 4 : 3) : 2;
+}
+
 template <int LINES, bool ALONG_K>
 constexpr int few_shared_bytes() {
   constexpr int lines = LINES * few_deepest(LINES, ALONG_K), sums = ALONG_K ? 0 : 2 * FEW_WARPS * FEW_STEP;
@@ -116,18 +121,37 @@ __device__ __forceinline__ void few_stage(const P& p, Index z, Index first, Inde
 
 // ---- neighbours along k
 
+// Sums of COUNT numbers each over a warp's lanes: lane l gets that of x[l / (32 / COUNT)]. As scattered_sum(), for more
+// numbers than the compiler would unroll by itself.
+template <int COUNT, int STEP, int N>
+__device__ __forceinline__ void few_lanes_sums(accum (&x)[N]) {
+  if constexpr (STEP > 0) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    if constexpr (COUNT > 1) {
+#pragma unroll
+      for (int i = 0; i < COUNT / 2; ++i) {
+        const accum mine = lane & STEP ? x[i + COUNT / 2] : x[i], other = lane & STEP ? x[i] : x[i + COUNT / 2];
+        x[i] = mine + __shfl_xor_sync(0xffffffffu, other, STEP);
+      }
+    } else {
+      x[0] += __shfl_xor_sync(0xffffffffu, x[0], STEP);
+    }
+    few_lanes_sums<(COUNT > 1 ? COUNT / 2 : 1), STEP / 2>(x);
+  }
+}
+
 // Where number k of a line lies: what a lane reads at once is side by side, and so are neighbouring lanes.
 __device__ __forceinline__ int few_along_place(int k) {
   const int within = k % FEW_STEP;
   return k - within + (within % FEW_VECTOR / FEW_CHUNK * 32 + within / FEW_VECTOR) * FEW_CHUNK + within % FEW_CHUNK;
 }
 
-// Two steps' loads are under way at once. DIRECT: all lines lie on 16 bytes; else single elements, 32 neighbours a time.
+// DIRECT: all lines lie on 16 bytes, and two steps' loads are under way at once; else single elements, 32 neighbours a time.
 template <bool DIRECT, class Side, int LINES, class P>
 __device__ __forceinline__ void few_along_sums(const P& p, const typename Side::Many::Line (&lines)[FEW_LANE_LINES], Index begin,
                                                int length, const accum* few, accum (&sums)[LINES * FEW_LANE_LINES]) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  constexpr int L = FEW_LANE_LINES, V = FEW_VECTOR, STEPS = 2;
+  constexpr int L = FEW_LANE_LINES, V = FEW_VECTOR, STEPS = DIRECT || V < 8 ? 2 : 1;
   constexpr int PIECES = DIRECT ? V / FEW_CHUNK : V;
   constexpr int EACH = DIRECT ? FEW_CHUNK : 1;  // numbers of a few line's that are read at once
 #pragma unroll 1
@@ -181,7 +205,7 @@ __device__ __forceinline__ void few_along_sums(const P& p, const typename Side::
 template <class Side, int LINES, class P>
 __device__ __forceinline__ void few_along(const P& p, const FewShape& shape, Index z, Index first, int64_t block, Index begin,
                                           int length, accum* few, accum* parts) {
-  constexpr int L = FEW_LANE_LINES, AT_ONCE = smaller(LINES * L, 32);
+  constexpr int L = FEW_LANE_LINES, AT_ONCE = LINES * L < 32 ? LINES * L : 32;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   few_stage<Side, LINES>(p, z, first, begin, length, few,
                          [](int r, int k) { return r * few_deepest(LINES, true) + few_along_place(k); });
@@ -207,11 +231,11 @@ __device__ __forceinline__ void few_along(const P& p, const FewShape& shape, Ind
       accum some[AT_ONCE];
 #pragma unroll
       for (int j = 0; j < AT_ONCE; ++j) some[j] = sums[i + j];
-      const accum sum = scattered_sum(some);
+      few_lanes_sums<AT_ONCE, 16>(some);
       const int mine = i + lane / (32 / AT_ONCE);
       const Index r = first + mine / L;
       if (lane % (32 / AT_ONCE) == 0 && r < Side::few(p) && line + mine % L < many)
-        parts[Side::place(p, r, static_cast<Index>(line + mine % L))] = sum;
+        parts[Side::place(p, r, static_cast<Index>(line + mine % L))] = some[0];
     }
   }
 }
@@ -228,7 +252,7 @@ __device__ __forceinline__ int few_lane_line(int j) {
 template <bool DIRECT, class Side, int LINES, class P>
 __device__ __forceinline__ void few_across_sums(const P& p, Index z, Index tile, Index begin, int length, const accum* few,
                                                 accum (&sums)[LINES][FEW_VECTOR]) {
-  constexpr int V = FEW_VECTOR, STEPS = DIRECT ? 8 : smaller(8, 16 / V);
+  constexpr int V = FEW_VECTOR, STEPS = DIRECT || V < 4 ? 8 : 16 / V;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const Index last = Side::many(p) - 1;
   typename Side::Many::Line lines[DIRECT ? 1 : V];
@@ -309,7 +333,7 @@ __device__ __forceinline__ void few_across(const P& p, Index z, Index first, int
 // ---- kernels
 
 template <class Side, int LINES, class P>
-__global__ void __launch_bounds__(FEW_THREADS, LINES == 2 ? 4 : 2)
+__global__ void __launch_bounds__(FEW_THREADS, few_resident(LINES))
     contract_few_kernel(const __grid_constant__ P p, const __grid_constant__ FewShape shape, accum* parts) {
   extern __shared__ __align__(16) unsigned char few_shared[];
   const int64_t block = blockIdx.x / shape.passes;
@@ -324,32 +348,38 @@ __global__ void __launch_bounds__(FEW_THREADS, LINES == 2 ? 4 : 2)
     few_across<Side, LINES>(p, z, first, block % shape.blocks, begin, length, few, to);
 }
 
-// A warp for each row and tile of BN columns. `planned`: splits that the rest of the plan expects; all but one are zero.
+// A thread for each element; where there are statistics, a warp for each row and tile of BN columns. `planned`: splits that
+// the rest of the plan expects; all but one are zero.
 enum : int { FEW_FINISH_THREADS = 64 };
 template <int BN, class P>
 __global__ void __launch_bounds__(FEW_FINISH_THREADS)
     contract_few_finish_kernel(const __grid_constant__ P p, const accum* parts, int splits, int planned) {
-  const int64_t tiles = (static_cast<int64_t>(p.cols()) + BN - 1) / BN;
-  const int64_t at = static_cast<int64_t>(blockIdx.x) * (FEW_FINISH_THREADS / 32) + threadIdx.x / 32, row = at / tiles;
-  if (row >= static_cast<int64_t>(p.batches()) * p.rows()) return;
-  const PlainColumns<BN> columns(p, static_cast<Index>(at % tiles));
-  accum values[1][PlainColumns<BN>::EACH];
+  const int64_t rows = static_cast<int64_t>(p.batches()) * p.rows(), each = rows * p.cols();
+  if constexpr (P::statistics) {  // and so nothing is planned
+    const int64_t tiles = (static_cast<int64_t>(p.cols()) + BN - 1) / BN;
+    const int64_t at = static_cast<int64_t>(blockIdx.x) * (FEW_FINISH_THREADS / 32) + threadIdx.x / 32, row = at / tiles;
+    if (row >= rows) return;
+    const PlainColumns<BN> columns(p, static_cast<Index>(at % tiles));
+    accum values[1][PlainColumns<BN>::EACH];
 #pragma unroll
-  for (int j = 0; j < PlainColumns<BN>::EACH; ++j) values[0][j] = 0;
-  const int64_t each = static_cast<int64_t>(p.batches()) * p.rows() * p.cols();
+    for (int j = 0; j < PlainColumns<BN>::EACH; ++j) values[0][j] = 0;
 #pragma unroll 4
-  for (int s = 0; s < splits; ++s)
+    for (int s = 0; s < splits; ++s)
 #pragma unroll
-    for (int j = 0; j < PlainColumns<BN>::EACH; ++j)
-      if (columns.valid(0, j)) values[0][j] += parts[s * each + row * p.cols() + columns.column(0, j)];
-  const Index z = static_cast<Index>(row / p.rows()), m = static_cast<Index>(row % p.rows());
-  finish_values(p, z, m, m + 1, columns, 0, values);
-  if constexpr (!P::statistics)  // those of partial sums are refused
-    for (int s = 1; s < planned; ++s) {
-#pragma unroll
-      for (int j = 0; j < PlainColumns<BN>::EACH; ++j) values[0][j] = 0;
-      finish_values(p, z, m, m + 1, columns, s, values);
-    }
+      for (int j = 0; j < PlainColumns<BN>::EACH; ++j)
+        if (columns.valid(0, j)) values[0][j] += parts[s * each + row * p.cols() + columns.column(0, j)];
+    const Index m = static_cast<Index>(row % p.rows());
+    finish_values(p, static_cast<Index>(row / p.rows()), m, m + 1, columns, 0, values);
+  } else {
+    const int64_t at = static_cast<int64_t>(blockIdx.x) * FEW_FINISH_THREADS + threadIdx.x, row = at / p.cols();
+    if (at >= each) return;
+    accum value = 0;
+#pragma unroll 8
+    for (int s = 0; s < splits; ++s) value += parts[s * each + at];
+    const Index z = static_cast<Index>(row / p.rows()), m = static_cast<Index>(row % p.rows()), n = static_cast<Index>(at % p.cols());
+    p.finish(z, m, n, 0, value, true);
+    for (int s = 1; s < planned; ++s) p.finish(z, m, n, s, accum(0), true);
+  }
 }
 
 #ifndef __CUDACC_RTC__
@@ -413,7 +443,8 @@ cudaError_t launch_contract_few(const P& p, int planned, void* workspace, cudaSt
   accum* const parts = static_cast<accum*>(workspace);
   if (s.splits > 65535 || (P::statistics && planned > 1)) return cudaErrorInvalidValue;
   const int64_t tiles = (static_cast<int64_t>(p.cols()) + BN - 1) / BN, rows = static_cast<int64_t>(p.batches()) * p.rows();
-  const int64_t blocks = (rows * tiles + FEW_FINISH_THREADS / 32 - 1) / (FEW_FINISH_THREADS / 32);
+  const int64_t threads = P::statistics ? rows * tiles * 32 : rows * p.cols();
+  const int64_t blocks = (threads + FEW_FINISH_THREADS - 1) / FEW_FINISH_THREADS;
   if (blocks > 0x7fffffff) return cudaErrorInvalidValue;
   cudaError_t error = cudaSuccess;
   if (s.lines == 2)
