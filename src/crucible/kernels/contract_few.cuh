@@ -85,7 +85,7 @@ __device__ __forceinline__ void few_unpack(const uint4& from, accum (&to)[FEW_VE
   for (int i = 0; i < FEW_VECTOR; ++i) to[i] = to_accum(reinterpret_cast<const scalar*>(&from)[i]);
 }
 
-// N numbers from shared memory, in loads as wide as may be.
+// N numbers from shared memory and to it, as many at once as may be.
 template <int N>
 __device__ __forceinline__ void few_read(const accum* from, accum (&to)[N]) {
   if constexpr (N % FEW_CHUNK == 0) {
@@ -102,19 +102,39 @@ __device__ __forceinline__ void few_read(const accum* from, accum (&to)[N]) {
   }
 }
 
+template <int N>
+__device__ __forceinline__ void few_write(accum* to, const accum (&from)[N]) {
+  if constexpr (N % FEW_CHUNK == 0) {
+#pragma unroll
+    for (int i = 0; i < N; i += FEW_CHUNK) {
+      uint4 v;
+#pragma unroll
+      for (int j = 0; j < FEW_CHUNK; ++j) reinterpret_cast<accum*>(&v)[j] = from[i + j];
+      *reinterpret_cast<uint4*>(to + i) = v;
+    }
+  } else {
+    *reinterpret_cast<float2*>(to) = make_float2(from[0], from[1]);
+  }
+}
+
 __device__ __forceinline__ bool few_aligned(const scalar* at) { return reinterpret_cast<uintptr_t>(at) % 16 == 0; }
 
-// The few lines' numbers from k = begin on into shared memory; zeros past the last line, and past `length` to a whole step.
-template <class Side, int LINES, class Place, class P>
-__device__ __forceinline__ void few_stage(const P& p, Index z, Index first, Index begin, int length, accum* to, Place place) {
+// The few lines' numbers from k = begin on, for put(k, numbers); zeros past the last line, and past `length` to a whole step.
+// Whole batches of loads are under way at once: nothing else happens meanwhile.
+template <class Side, int LINES, class Put, class P>
+__device__ __forceinline__ void few_stage(const P& p, Index z, Index first, Index begin, int length, Put put) {
+  constexpr int AHEAD = LINES == 2 ? 8 : 2;
   const int padded = (length + FEW_STEP - 1) / FEW_STEP * FEW_STEP;
   const Index left = Side::few(p) - first;
-#pragma unroll 1
-  for (int r = 0; r < LINES; ++r) {
-    const auto line = Side::Few::line(p, z, r < left ? first + r : first);
-#pragma unroll 4
-    for (int k = static_cast<int>(threadIdx.x); k < padded; k += FEW_THREADS)
-      to[place(r, k)] = r < left && k < length ? Side::Few::at(p, line, begin + k) : accum(0);
+  typename Side::Few::Line lines[LINES];
+#pragma unroll
+  for (int r = 0; r < LINES; ++r) lines[r] = Side::Few::line(p, z, r < left ? first + r : first);
+#pragma unroll AHEAD
+  for (int k = static_cast<int>(threadIdx.x); k < padded; k += FEW_THREADS) {
+    accum numbers[LINES];
+#pragma unroll
+    for (int r = 0; r < LINES; ++r) numbers[r] = r < left && k < length ? Side::Few::at(p, lines[r], begin + k) : accum(0);
+    put(k, numbers);
   }
   __syncthreads();
 }
@@ -207,8 +227,10 @@ __device__ __forceinline__ void few_along(const P& p, const FewShape& shape, Ind
                                           int length, accum* few, accum* parts) {
   constexpr int L = FEW_LANE_LINES, AT_ONCE = LINES * L < 32 ? LINES * L : 32;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  few_stage<Side, LINES>(p, z, first, begin, length, few,
-                         [](int r, int k) { return r * few_deepest(LINES, true) + few_along_place(k); });
+  few_stage<Side, LINES>(p, z, first, begin, length, [few](int k, const accum (&numbers)[LINES]) {
+#pragma unroll
+    for (int r = 0; r < LINES; ++r) few[r * few_deepest(LINES, true) + few_along_place(k)] = numbers[r];
+  });
   const int64_t many = Side::many(p);
 #pragma unroll 1
   for (int64_t line = (block * FEW_WARPS + warp) * L; line < many; line += shape.blocks * FEW_WARPS * L) {
@@ -296,7 +318,8 @@ __device__ __forceinline__ void few_across(const P& p, Index z, Index first, int
                                            accum* shared, accum* parts) {
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const Index tile = static_cast<Index>(block * FEW_STEP), left = Side::many(p) - tile;
-  few_stage<Side, LINES>(p, z, first, begin, length, shared, [](int r, int k) { return k * LINES + r; });
+  few_stage<Side, LINES>(p, z, first, begin, length,
+                         [shared](int k, const accum (&numbers)[LINES]) { few_write(shared + k * LINES, numbers); });
   accum sums[LINES][FEW_VECTOR];
 #pragma unroll
   for (int r = 0; r < LINES; ++r)
