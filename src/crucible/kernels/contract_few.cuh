@@ -24,7 +24,7 @@ namespace crucible {
 
 // Lines of the smaller operand up to which this way is taken, set from measurement; the depth and the elements of the
 // larger operand from which on; and the most splits, which one thread adds up.
-constexpr int FEW_LINES = 16, FEW_DEPTH = 256, FEW_ELEMENTS = 1 << 15, FEW_SPLITS = 64;
+constexpr int FEW_LINES = 16, FEW_DEPTH = 256, FEW_ELEMENTS = 1 << 15, FEW_SPLITS = 128;
 // Thread blocks that fill a chip a few times over, and the least depth that is worth a split of its own.
 constexpr int FEW_BLOCKS = 528, FEW_SHARE = 512;
 constexpr int FEW_THREADS = 256, FEW_WARPS = FEW_THREADS / 32;
@@ -61,11 +61,11 @@ struct FewShape {
   int lines;      // few ones at a time: 2, 8 or 16
   int passes;     // over the few lines
   int splits;     // of the depth
-  int share;      // a split's depth: whole steps
-  int64_t blocks; // that share the many lines
+  int share;      // a split's depth: whole steps, and one after another as many as are staged at once
+  int blocks;     // that share the many lines
 };
 
-// The deepest share whose few lines fit into shared memory (64 KB at most), and into sums of 128 serial additions.
+// How much of the few lines' depth is in shared memory (64 KB at most) at once.
 __host__ __device__ constexpr int few_deepest(int lines, bool along_k) { return along_k && lines == 2 ? 4096 : 1024; }
 
 // Blocks on a processor: as many as leave each thread its sums and the loads under way.
@@ -129,6 +129,7 @@ __device__ __forceinline__ void few_stage(const P& p, Index z, Index first, Inde
   typename Side::Few::Line lines[LINES];
 #pragma unroll
   for (int r = 0; r < LINES; ++r) lines[r] = Side::Few::line(p, z, r < left ? first + r : first);
+  __syncthreads();  // nobody needs what was there
 #pragma unroll AHEAD
   for (int k = static_cast<int>(threadIdx.x); k < padded; k += FEW_THREADS) {
     accum numbers[LINES];
@@ -223,31 +224,39 @@ __device__ __forceinline__ void few_along_sums(const P& p, const typename Side::
 }
 
 template <class Side, int LINES, class P>
-__device__ __forceinline__ void few_along(const P& p, const FewShape& shape, Index z, Index first, int64_t block, Index begin,
+__device__ __forceinline__ void few_along(const P& p, const FewShape& shape, Index z, Index first, int block, Index begin,
                                           int length, accum* few, accum* parts) {
-  constexpr int L = FEW_LANE_LINES, AT_ONCE = LINES * L < 32 ? LINES * L : 32;
+  constexpr int L = FEW_LANE_LINES, AT_ONCE = LINES * L < 32 ? LINES * L : 32, DEEPEST = few_deepest(LINES, true);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  few_stage<Side, LINES>(p, z, first, begin, length, [few](int k, const accum (&numbers)[LINES]) {
-#pragma unroll
-    for (int r = 0; r < LINES; ++r) few[r * few_deepest(LINES, true) + few_along_place(k)] = numbers[r];
-  });
-  const int64_t many = Side::many(p);
+  const Index many = Side::many(p), start = static_cast<Index>(block) * (FEW_WARPS * L);
 #pragma unroll 1
-  for (int64_t line = (block * FEW_WARPS + warp) * L; line < many; line += shape.blocks * FEW_WARPS * L) {
+  for (Index base = start; base < many; base += shape.blocks * (FEW_WARPS * L)) {
+    const Index line = base + warp * L;
     typename Side::Many::Line lines[L];
 #pragma unroll
-    for (int l = 0; l < L; ++l) lines[l] = Side::Many::line(p, z, static_cast<Index>(line + l < many ? line + l : many - 1));
+    for (int l = 0; l < L; ++l) lines[l] = Side::Many::line(p, z, line + l < many ? line + l : many - 1);
     accum sums[LINES * L];
 #pragma unroll
     for (int i = 0; i < LINES * L; ++i) sums[i] = 0;
-    bool direct = Side::direct;
-    if constexpr (Side::direct) {
+#pragma unroll 1
+    for (int done = 0; done < length; done += DEEPEST) {
+      const int now = length - done < DEEPEST ? length - done : DEEPEST;
+      const Index from = begin + done;
+      if (base == start || length > DEEPEST)
+        few_stage<Side, LINES>(p, z, first, from, now, [few](int k, const accum (&numbers)[LINES]) {
 #pragma unroll
-      for (int l = 0; l < L; ++l) direct = direct && few_aligned(Side::from(p, lines[l], begin));
-      direct = direct && length % FEW_VECTOR == 0;
-      if (direct) few_along_sums<true, Side, LINES>(p, lines, begin, length, few, sums);
+          for (int r = 0; r < LINES; ++r) few[r * few_deepest(LINES, true) + few_along_place(k)] = numbers[r];
+        });
+      if (line >= many) continue;
+      bool direct = Side::direct && now % FEW_VECTOR == 0;
+      if constexpr (Side::direct) {
+#pragma unroll
+        for (int l = 0; l < L; ++l) direct = direct && few_aligned(Side::from(p, lines[l], from));
+        if (direct) few_along_sums<true, Side, LINES>(p, lines, from, now, few, sums);
+      }
+      if (!direct) few_along_sums<false, Side, LINES>(p, lines, from, now, few, sums);
     }
-    if (!direct) few_along_sums<false, Side, LINES>(p, lines, begin, length, few, sums);
+    if (line >= many) continue;
 #pragma unroll
     for (int i = 0; i < LINES * L; i += AT_ONCE) {
       accum some[AT_ONCE];
@@ -257,7 +266,7 @@ __device__ __forceinline__ void few_along(const P& p, const FewShape& shape, Ind
       const int mine = i + lane / (32 / AT_ONCE);
       const Index r = first + mine / L;
       if (lane % (32 / AT_ONCE) == 0 && r < Side::few(p) && line + mine % L < many)
-        parts[Side::place(p, r, static_cast<Index>(line + mine % L))] = some[0];
+        parts[Side::place(p, r, line + mine % L)] = some[0];
     }
   }
 }
@@ -314,12 +323,11 @@ __device__ __forceinline__ void few_across_sums(const P& p, Index z, Index tile,
 }
 
 template <class Side, int LINES, class P>
-__device__ __forceinline__ void few_across(const P& p, Index z, Index first, int64_t block, Index begin, int length,
+__device__ __forceinline__ void few_across(const P& p, Index z, Index first, int block, Index begin, int length,
                                            accum* shared, accum* parts) {
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  const Index tile = static_cast<Index>(block * FEW_STEP), left = Side::many(p) - tile;
-  few_stage<Side, LINES>(p, z, first, begin, length,
-                         [shared](int k, const accum (&numbers)[LINES]) { few_write(shared + k * LINES, numbers); });
+  const Index tile = static_cast<Index>(block) * FEW_STEP, left = Side::many(p) - tile;
+  constexpr int DEEPEST = few_deepest(LINES, false);
   accum sums[LINES][FEW_VECTOR];
 #pragma unroll
   for (int r = 0; r < LINES; ++r)
@@ -327,13 +335,20 @@ __device__ __forceinline__ void few_across(const P& p, Index z, Index first, int
     for (int j = 0; j < FEW_VECTOR; ++j) sums[r][j] = 0;
   bool direct = Side::direct && left >= FEW_STEP;
   if constexpr (Side::direct) {
-    if (direct) {
-      const auto line = Side::Many::line(p, z, tile);
-      direct = few_aligned(Side::from(p, line, begin)) && (length == 1 || few_aligned(Side::from(p, line, begin + 1)));
-      if (direct) few_across_sums<true, Side, LINES>(p, z, tile, begin, length, shared, sums);
-    }
+    const auto line = Side::Many::line(p, z, tile);
+    direct = direct && few_aligned(Side::from(p, line, begin)) && (length == 1 || few_aligned(Side::from(p, line, begin + 1)));
   }
-  if (!direct) few_across_sums<false, Side, LINES>(p, z, tile, begin, length, shared, sums);
+#pragma unroll 1
+  for (int done = 0; done < length; done += DEEPEST) {
+    const int now = length - done < DEEPEST ? length - done : DEEPEST;
+    const Index from = begin + done;
+    few_stage<Side, LINES>(p, z, first, from, now,
+                           [shared](int k, const accum (&numbers)[LINES]) { few_write(shared + k * LINES, numbers); });
+    if constexpr (Side::direct) {
+      if (direct) few_across_sums<true, Side, LINES>(p, z, tile, from, now, shared, sums);
+    }
+    if (!direct) few_across_sums<false, Side, LINES>(p, z, tile, from, now, shared, sums);
+  }
   __syncthreads();
 #pragma unroll
   for (int r = 0; r < LINES; ++r) {
@@ -359,16 +374,16 @@ template <class Side, int LINES, class P>
 __global__ void __launch_bounds__(FEW_THREADS, few_resident(LINES))
     contract_few_kernel(const __grid_constant__ P p, const __grid_constant__ FewShape shape, accum* parts) {
   extern __shared__ __align__(16) unsigned char few_shared[];
-  const int64_t block = blockIdx.x / shape.passes;
-  const Index z = static_cast<Index>(block / shape.blocks), first = static_cast<Index>(blockIdx.x % shape.passes * LINES);
+  const int of_all = static_cast<int>(blockIdx.x) / shape.passes, block = of_all % shape.blocks;
+  const Index z = of_all / shape.blocks, first = static_cast<Index>(blockIdx.x % shape.passes * LINES);
   const Index begin = static_cast<Index>(blockIdx.y) * shape.share, left = p.depth() - begin;
   const int length = left < shape.share ? static_cast<int>(left) : shape.share;
   accum* const to = parts + (static_cast<int64_t>(blockIdx.y) * p.batches() + z) * p.rows() * p.cols();
   accum* const few = reinterpret_cast<accum*>(few_shared);
   if constexpr (Side::Many::along_k)
-    few_along<Side, LINES>(p, shape, z, first, block % shape.blocks, begin, length, few, to);
+    few_along<Side, LINES>(p, shape, z, first, block, begin, length, few, to);
   else
-    few_across<Side, LINES>(p, z, first, block % shape.blocks, begin, length, few, to);
+    few_across<Side, LINES>(p, z, first, block, begin, length, few, to);
 }
 
 // A thread for each element; where there are statistics, a warp for each row and tile of BN columns. `planned`: splits that
@@ -415,18 +430,22 @@ FewShape few_shape(const P& p) {
   FewShape s{};
   s.lines = few <= 2 ? 2 : few <= 8 ? 8 : FEW_ROWS;
   s.passes = static_cast<int>(parts_of(few, s.lines));
-  s.blocks = parts_of(many, along ? FEW_WARPS * FEW_LANE_LINES : FEW_STEP);
-  int64_t splits = parts_of(depth, few_deepest(s.lines, along));
-  const int64_t fill = parts_of(FEW_BLOCKS, s.blocks * batches * s.passes), fair = depth / FEW_SHARE;
+  int64_t blocks = parts_of(many, along ? FEW_WARPS * FEW_LANE_LINES : FEW_STEP);
+  const int deepest = few_deepest(s.lines, along);
+  int64_t splits = parts_of(depth, deepest);
+  const int64_t fill = parts_of(FEW_BLOCKS, blocks * batches * s.passes), fair = depth / FEW_SHARE;
   int64_t more = fill < fair ? fill : fair;
   if (more > FEW_SPLITS) more = FEW_SPLITS;
   if (splits < more) splits = more;
+  const bool deep = splits > FEW_SPLITS;  // then several stages follow each other
+  if (deep) splits = FEW_SPLITS;
   s.share = static_cast<int>(parts_of(parts_of(depth, splits), FEW_STEP) * FEW_STEP);
   s.splits = static_cast<int>(parts_of(depth, s.share));
-  if (along) {  // a block walks over many lines rather than that others stage the few again
+  if (along && !deep) {  // a block walks over many lines rather than that others stage the few again
     const int64_t enough = parts_of(FEW_BLOCKS, s.splits * batches * s.passes);
-    if (s.blocks > enough) s.blocks = enough;
+    if (blocks > enough) blocks = enough;
   }
+  s.blocks = static_cast<int>(blocks);
   return s;
 }
 
@@ -436,7 +455,7 @@ bool few_pays(const P& p) {
   using Side = Side_<P>;
   const int64_t few = Side::few(p), many = Side::many(p), depth = p.depth(), batches = p.batches();
   if (few < 1 || few > FEW_LINES || few > many || batches < 1 || depth < FEW_DEPTH) return false;
-  return many * depth >= (FEW_ELEMENTS + batches - 1) / batches && few_shape<Side_>(p).splits <= FEW_SPLITS;
+  return many * depth >= (FEW_ELEMENTS + batches - 1) / batches;
 }
 
 // Of the splits' sums.
@@ -450,7 +469,7 @@ cudaError_t launch_few_sums(const P& p, const FewShape& s, accum* parts, cudaStr
   constexpr int bytes = few_shared_bytes<LINES, Side::Many::along_k>();
   const cudaError_t refused = allow_shared(contract_few_kernel<Side, LINES, P>, bytes);
   if (refused != cudaSuccess) return refused;
-  const int64_t blocks = s.blocks * p.batches() * s.passes;
+  const int64_t blocks = static_cast<int64_t>(s.blocks) * p.batches() * s.passes;
   if (blocks > 0x7fffffff) return cudaErrorInvalidValue;
   const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(s.splits));
   contract_few_kernel<Side, LINES, P><<<grid, FEW_THREADS, bytes, stream>>>(p, s, parts);
@@ -464,7 +483,7 @@ cudaError_t launch_contract_few(const P& p, int planned, void* workspace, cudaSt
   using Side = Side_<P>;
   const FewShape s = few_shape<Side_>(p);
   accum* const parts = static_cast<accum*>(workspace);
-  if (s.splits > 65535 || (P::statistics && planned > 1)) return cudaErrorInvalidValue;
+  if (P::statistics && planned > 1) return cudaErrorInvalidValue;
   const int64_t tiles = (static_cast<int64_t>(p.cols()) + BN - 1) / BN, rows = static_cast<int64_t>(p.batches()) * p.rows();
   const int64_t threads = P::statistics ? rows * tiles * 32 : rows * p.cols();
   const int64_t blocks = (threads + FEW_FINISH_THREADS - 1) / FEW_FINISH_THREADS;

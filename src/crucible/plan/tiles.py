@@ -131,7 +131,6 @@ MMA_TILES = (
 BOX_TILES = (SimtTile(32, 256, 8, 4, 8), MmaTile(64, 256, 16, 32, 64))
 # Products in which an operand has few lines have a way of their own (kernels/contract_few.cuh), where these hold at run time.
 FEW_LINES, FEW_DEPTH, FEW_ELEMENTS = 16, 256, 1 << 15
-FEW_DEEPEST = 64 * 1024  # every such product of this depth or less is not in too many splits
 PROCESSORS = 132  # of an H200; other large chips are near
 # On an H200, measured at 1024 x 8192 x 8192: operations and bytes in a second, and seconds for two more launches.
 MMA_RATE, WGMMA_RATE, PACK_RATE, LAUNCHES = 41e12, 258e12, 3.7e12, 1e-5
@@ -150,7 +149,7 @@ def packing_pays(tile: Tile, rows: int, cols: int, depth: int, batches: int) -> 
 def few_lines(rows: int, cols: int, depth: int, batches: int) -> bool:
     """Whether a product has an operand with few lines, and goes kernels/contract_few.cuh's way."""
     few, many = sorted((rows, cols))
-    return few <= FEW_LINES and FEW_DEPTH <= depth <= FEW_DEEPEST and batches * many * depth >= FEW_ELEMENTS
+    return few <= FEW_LINES and depth >= FEW_DEPTH and batches * many * depth >= FEW_ELEMENTS
 
 
 def choose(
