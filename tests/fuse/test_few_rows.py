@@ -14,8 +14,8 @@ from crucible.plan.stages import Contraction, Row
 from crucible.plan.tiles import FEW_LINES
 
 ROOT = Path(__file__).parents[2]
-# A weight that lies along the depth, with statistics; one that lies along the columns, of odd sizes; one for each of two
-# halves of the input, which are no neighbours; and a head of few columns.
+# A weight that lies along the depth, with statistics; one that lies along the columns, of odd sizes; one for each of
+# two halves of the input, which are no neighbours; and a head of few columns.
 PROBLEM = """
 import torch
 import torch.nn as nn
@@ -128,7 +128,7 @@ def problem(tmp_path_factory):
 
 
 def checked(problem, tmp_path, engine, cases):
-    """Run a file of an engine in a process of its own; cases: batch, type, backward, unaligned, launches of this way."""
+    """Run a file in a process of its own; cases: batch, type, backward, unaligned, launches of this way."""
     new, script = tmp_path / "few_new.py", tmp_path / "script.py"
     new.write_text(fuse_problem(problem, FuseOptions(engine=engine)).text)
     script.write_text(SCRIPT)

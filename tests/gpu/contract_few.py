@@ -1,9 +1,10 @@
 """Matrix products of few rows on a chip: right against float64, and where the way of few rows stops paying.
 
-``python tests/gpu/contract_few.py [check|time|shallow]`` builds contract_few.cu as contract_wgmma.py does its own (``build``
-alone needs no chip) and prints a line for each case. ``time`` sets few rows beside Hopper's instructions, mma, ordinary cores
-and torch for 1 to 64 rows: FEW_LINES of kernels/contract_few.cuh should be the last count at which few rows win.
-``shallow`` times the gradient of a weight for few rows: a product of little depth, of which the result is all the bytes.
+``python tests/gpu/contract_few.py [check|time|shallow]`` builds contract_few.cu as contract_wgmma.py does its own
+(``build`` alone needs no chip) and prints a line for each case. ``time`` sets few rows beside Hopper's instructions,
+mma, ordinary cores and torch for 1 to 64 rows: FEW_LINES of kernels/contract_few.cuh (and plan/tiles.py) should be the
+last count at which few rows win. ``shallow`` times the gradient of a weight for few rows: a product of little depth,
+of which the result is all the bytes.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ def check(entry: Build, library: ctypes.CDLL) -> None:
     """Against float64, with torch's own error in float32 (and a few roundings) as the yardstick; twice the same."""
     global failures
     sizes = [(1, 1, 8192, 8192), (1, 2, 1000, 4096), (2, 3, 257, 1031), (1, 8, 4096, 4096), (5, 16, 200, 513),
-             (1, 17, 8192, 1024), (1, 64, 300, 2000), (1, 4, 40000, 300), (1, 1, 16, 300000), (1, 7, 33, 1)]  # fmt: skip
+             (1, 17, 8192, 1024), (1, 64, 300, 2000), (1, 4, 40000, 300), (1, 1, 16, 300000), (1, 7, 33, 1),
+             ]  # fmt: skip
     for z, few, many, k in sizes:
         for form in range(4):
             for what in (ROWS, COLS):
@@ -68,8 +70,8 @@ def check(entry: Build, library: ctypes.CDLL) -> None:
                 good = same and mine <= max(2 * theirs, 5e-7)
                 failures += not good
                 name = f"{entry.dtype} {z}x{m}x{n}x{k} layout {form} few {'rows' if what == ROWS else 'columns'}"
-                print(f"{'ok  ' if good else 'FAIL'} {name:60s} {mine:.1e} torch {theirs:.1e}{'' if same else ' NOT REPEATABLE'}",
-                      flush=True)  # fmt: skip
+                note = "" if same else " NOT REPEATABLE"
+                print(f"{'ok  ' if good else 'FAIL'} {name:60s} {mine:.1e} torch {theirs:.1e}{note}", flush=True)
     a, b = operand(1, 3, 700, True, entry.dtype), operand(1, 512, 700, True, entry.dtype)
     p = Few(library, entry.columns, a, b, 16)
     p.few(ROWS)

@@ -44,7 +44,7 @@ failures = 0
 def build(entry: Build, name: str = "contract_wgmma") -> Path:
     """The library of an entry, made where it does not lie here already."""
     grade, columns, dtype = entry
-    stem = f"lib_{grade}_{columns}_{SCALARS[dtype]}" + name.removeprefix("contract_wgmma")
+    stem = f"lib_{name}_{grade}_{columns}_{SCALARS[dtype]}"
     path = HERE / f"{stem}.so"
     if not path.exists():
         module = runpy.run_path(str(HOME / "wgmma.py" if HOME == HERE else HOME / "emit/wgmma.py"))

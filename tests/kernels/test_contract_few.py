@@ -305,7 +305,7 @@ def test_the_plan_has_the_kernels_numbers():
 
 @pytest.mark.quick
 def test_work_is_dealt_to_enough_blocks():
-    """Of the size that the way was made for, and of less: the chip is filled, and no share is deeper than its memory."""
+    """Of the size that the way was made for the chip is filled, and no share is deeper than what is staged at once."""
     for kind in ("kk", "kn"):
         for few, many, k in ((1, 8192, 8192), (8, 8192, 8192), (16, 8192, 8192), (1, 1000, 4096), (4, 300, 70000)):
             shape = Shape()

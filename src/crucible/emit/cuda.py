@@ -452,8 +452,9 @@ def _operand(parts: _Parts, name: str, value: Value, fixed: list[Var], stage: Co
 
 
 def _direct(parts: _Parts, w: Writer, value: Value, beside: Var, steady: Var) -> str:
-    """The text of an element that is one of memory as it is, with its neighbours along ``beside`` at its sides and those
-    along ``steady`` all as far apart; nothing where it is none.
+    """The text of an element that is one of memory as it is; nothing where it is none.
+
+    Neighbours along ``beside`` lie at its sides, those along ``steady`` all as far apart.
     """
     if not isinstance(value, Load) or value.dynamic or parts.buffers[value.buffer].dtype != "scalar":
         return ""

@@ -61,7 +61,7 @@ def packed(stage: Contraction) -> str:
 
 
 def few_sides(stage: Contraction) -> list[str]:
-    """The operands of a matrix product that may have few lines (kernels/contract_few.cuh), by the sizes that are known."""
+    """The operands of a matrix product that may have few lines (kernels/contract_few.cuh), by what sizes are known."""
     c = stage.contract
     if c.rule != "matmul" or isinstance(stage.tile, (WindowTile, GradientTile)):
         return []
@@ -111,7 +111,8 @@ def launch(stage: Contraction, stream: str) -> str:
         "launch_contract_wgmma": "reinterpret_cast<void*>(packed)",
     }
     for side in few_sides(stage):
-        call = f"launch_contract_few<{side}, {stage.tile.cols}>(stage, {splits}, reinterpret_cast<void*>(packed), {stream})"
+        arguments = f"stage, {splits}, reinterpret_cast<void*>(packed), {stream}"
+        call = f"launch_contract_few<{side}, {stage.tile.cols}>({arguments})"
         lines.append(f'if (few_pays<{side}>(stage)) return check({call}, "{stage.name}");')
     for number, (condition, function, text) in enumerate(options):
         if len(options) > 1:

@@ -129,7 +129,8 @@ MMA_TILES = (
 )
 # As wide as a box of pixels (plan/boxes.py): chosen with one, never on their own.
 BOX_TILES = (SimtTile(32, 256, 8, 4, 8), MmaTile(64, 256, 16, 32, 64))
-# Products in which an operand has few lines have a way of their own (kernels/contract_few.cuh), where these hold at run time.
+# Products in which an operand has few lines have a way of their own, where these hold at run time: those of
+# kernels/contract_few.cuh.
 FEW_LINES, FEW_DEPTH, FEW_ELEMENTS = 16, 256, 1 << 15
 PROCESSORS = 132  # of an H200; other large chips are near
 # On an H200, measured at 1024 x 8192 x 8192: operations and bytes in a second, and seconds for two more launches.
