@@ -18,6 +18,7 @@ struct Product {
   Index z, m, n, k, groups;
 
   static constexpr bool a_along_k = AK, b_along_k = BK, statistics = STATISTICS, boxed = false;
+  static constexpr bool a_direct = true, b_direct = true;
   static constexpr int group = GROUP;
   __host__ __device__ Index batches() const { return z; }
   __host__ __device__ Index rows() const { return m; }
@@ -27,13 +28,15 @@ struct Product {
     Index first;
   };
   __device__ __forceinline__ Line a_row(Index b, Index i) const { return {AK ? (b * m + i) * k : b * k * m + i}; }
-  __device__ __forceinline__ accum a(const Line& at, Index i) const {
-    return to_accum(read(left[at.first + (AK ? i : i * m)]));
+  __device__ __forceinline__ const scalar* a_from(const Line& at, Index i) const {
+    return &left[at.first + (AK ? i : i * m)];
   }
+  __device__ __forceinline__ accum a(const Line& at, Index i) const { return to_accum(read(*a_from(at, i))); }
   __device__ __forceinline__ Line b_col(Index b, Index j) const { return {BK ? (b * n + j) * k : b * k * n + j}; }
-  __device__ __forceinline__ accum b(const Line& at, Index i) const {
-    return to_accum(read(right[at.first + (BK ? i : i * n)]));
+  __device__ __forceinline__ const scalar* b_from(const Line& at, Index i) const {
+    return &right[at.first + (BK ? i : i * n)];
   }
+  __device__ __forceinline__ accum b(const Line& at, Index i) const { return to_accum(read(*b_from(at, i))); }
   __device__ __forceinline__ accum finish(Index b, Index i, Index j, int, accum value, bool there) const {
     if (there) out[(b * m + i) * n + j] = value;
     return value + to_accum(bias[j]);

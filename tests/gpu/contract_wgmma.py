@@ -41,10 +41,10 @@ FLAGS = ["-O3", "-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", "-shared"
 failures = 0
 
 
-def build(entry: Build) -> Path:
+def build(entry: Build, name: str = "contract_wgmma") -> Path:
     """The library of an entry, made where it does not lie here already."""
     grade, columns, dtype = entry
-    stem = f"lib_{grade}_{columns}_{SCALARS[dtype]}"
+    stem = f"lib_{name}_{grade}_{columns}_{SCALARS[dtype]}"
     path = HERE / f"{stem}.so"
     if not path.exists():
         module = runpy.run_path(str(HOME / "wgmma.py" if HOME == HERE else HOME / "emit/wgmma.py"))
@@ -52,7 +52,7 @@ def build(entry: Build) -> Path:
         instructions.write_text(module["instructions"]([columns]))
         given = [f"-DGRADE={grade}", f"-DCOLUMNS={columns}", f"-DCRUCIBLE_SCALAR={SCALARS[dtype]}",
                  "-DCRUCIBLE_HOPPER=1", f'-DINSTRUCTIONS="{instructions}"']  # fmt: skip
-        source = str(HERE / "contract_wgmma.cu")
+        source = str(HERE / f"{name}.cu")
         subprocess.run(
             ["nvcc", *FLAGS, "-Xptxas", "-v", f"-I{HOME / 'kernels'}", *given, "-o", str(path), source], check=True
         )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from crucible.emit.engines import boxes, launch, packed_bytes
+from crucible.emit.engines import boxes, few_sides, launch, workspace
 from crucible.emit.vectors import Dealing, Loops, begins, distance
 from crucible.emit.writer import TYPES, Block, Writer, indented, pointer
 from crucible.plan import reducers
@@ -533,6 +533,7 @@ def _operand(parts: _Parts, name: str, value: Value, fixed: list[Var], stage: Co
     c = stage.contract
     side = "Row" if name == "a" else "Col"
     variable = c.rows if name == "a" else c.cols
+    along = c.a_along_k if name == "a" else c.b_along_k
     letter = "m" if name == "a" else "n"
     w = parts.writer({c.depth: "k"})
     w.hoist = frozenset(fixed)
@@ -544,6 +545,8 @@ def _operand(parts: _Parts, name: str, value: Value, fixed: list[Var], stage: Co
     extents = [v.extent for v in c.batch]
     _decoded(d, c.batch, "z", extents, d.top)
     d.top.names[variable] = letter
+    few = bool(few_sides(stage))
+    element = _direct(parts, w, value, c.depth if along else variable, c.depth) if few else ""
     fields = _fields(w, d, fixed, text)
     names = ", ".join(n for n, _ in fields)
     struct = f"{name.upper()}{side}"
@@ -558,6 +561,30 @@ def _operand(parts: _Parts, name: str, value: Value, fixed: list[Var], stage: Co
         f"__device__ __forceinline__ accum {name}(const {struct}& at, Index k) const {{",
         *indented(w.top.lines),
         f"  return {text};",
+        "}",
+        *(_from(name, struct, w, element, "Index k") if few else []),
+    ]
+
+
+def _direct(parts: _Parts, w: Writer, value: Value, beside: Var, steady: Var) -> str:
+    """The text of an element that is one of memory as it is; nothing where it is none.
+
+    Neighbours along ``beside`` lie at its sides, those along ``steady`` all as far apart.
+    """
+    if not isinstance(value, Load) or value.dynamic or parts.buffers[value.buffer].dtype != "scalar":
+        return ""
+    slope = value.index.slope(beside)
+    if slope is None or slope.constant != 1 or value.index.slope(steady) is None:
+        return ""
+    return f"{pointer(value.buffer)}[{w.int(value.index, w.top)}]"
+
+
+def _from(name: str, struct: str, w: Writer, element: str, given: str) -> list[str]:
+    """``a_direct`` and ``a_from`` (or ``b_...``): whether elements are those of memory, and where."""
+    return [
+        f"static constexpr bool {name}_direct = {str(bool(element)).lower()};  // an element of memory as it is",
+        f"__device__ __forceinline__ const scalar* {name}_from(const {struct}& at, {given}) const {{",
+        *indented([*w.top.lines, f"return &{element};"] if element else ["return nullptr;"]),
         "}",
     ]
 
@@ -600,10 +627,7 @@ def _placed(
         *indented(w.top.lines),
         f"  return {text};",
         "}",
-        f"static constexpr bool {name}_direct = {str(bool(element)).lower()};  // an element of memory as it is",
-        f"__device__ __forceinline__ const scalar* {name}_from(const {struct}& at, Index channel) const {{",
-        *indented([*w.top.lines, f"return &{element};"] if element else ["return nullptr;"]),
-        "}",
+        *_from(name, struct, w, element, "Index channel"),
     ]
 
 
@@ -693,11 +717,14 @@ def _contraction(stage: Contraction, buffers: Mapping[str, Buffer], comment: Ite
     templates |= {t.template for t in (pair, precise) if t is not None}
     if stage.packed:
         templates.add("contract_wgmma.cuh")
+    few = few_sides(stage)
+    if few:
+        templates.add("contract_few.cuh")
     if stage.pool is not None:
         templates.add("reduce.cuh")
     parts.need(stage.splits)
-    extra = ["packed"] if boxed or stage.packed else []
-    memory = packed_bytes(stage) if stage.packed else ""
+    extra = ["packed"] if boxed or stage.packed or few else []
+    memory = workspace(stage) if stage.packed or few else ""
     made = _assemble(parts, stage.name, comment, body, launch(stage, STREAM), extra, templates, memory)
     made.columns = pair.instructions if pair is not None else {stage.tile.cols} if stage.packed else set()
     made.tf32 = {precise.columns} if precise is not None else set()

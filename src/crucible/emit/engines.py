@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from crucible.plan.boxes import GradientTile, WindowTile
+from crucible.plan.index import Int, product
 from crucible.plan.stages import Contraction
-from crucible.plan.tiles import MmaTile, Tile
+from crucible.plan.tiles import FEW_DEPTH, FEW_ELEMENTS, FEW_LINES, MmaTile, Tile
 
 # Values of the macros CRUCIBLE_CONV and CRUCIBLE_MATMUL, as the generated host code gives them.
 SIMT, TF32, FP32, NATIVE = 0, 1, 2, 3
@@ -58,15 +59,37 @@ def packed(stage: Contraction) -> str:
     return f"WgmmaTile<{stage.tile.cols}, Grade::Fp32>"
 
 
-def packed_bytes(stage: Contraction) -> str:
-    """The text of a function's body: memory for packed operands with the engine the build asks for."""
+def few_sides(stage: Contraction) -> list[str]:
+    """The operands of a matrix product that may have few lines (kernels/contract_few.cuh), by what sizes are known."""
+    c = stage.contract
+    if c.rule != "matmul" or isinstance(stage.tile, (WindowTile, GradientTile)):
+        return []
+    rows, cols, depth = c.rows.extent, c.cols.extent, c.depth.extent
+    batches = product([v.extent for v in c.batch])
+
+    def may(few: Int, many: Int) -> bool:
+        elements = (batches * many * depth).constant
+        short = depth.constant is not None and depth.constant < FEW_DEPTH
+        small = elements is not None and elements < FEW_ELEMENTS
+        return (few.constant is None or few.constant <= FEW_LINES) and not short and not small
+
+    sides = [("FewRows", rows, cols), ("FewCols", cols, rows)]
+    return [side for side, few, many in sides if may(few, many)]
+
+
+def workspace(stage: Contraction) -> str:
+    """The text of a function's body: memory for sums of few lines, or for packed operands, as the build has it."""
+    few = [f"if (few_pays<{side}>(stage)) return few_bytes<{side}>(stage);" for side in few_sides(stage)]
+    if not stage.packed:
+        return "\n".join([*few, "return 0;"])
     return "\n".join([
+        *few,
         f"#if CRUCIBLE_HOPPER && CRUCIBLE_{stage.contract.rule.upper()} == {FP32}",
         "int64_t bytes = 0;",
         f"wgmma_packing<{packed(stage)}>(stage, nullptr, &bytes);",
         "return bytes;",
         "#else",
-        "static_cast<void>(stage);",
+        *([] if few else ["static_cast<void>(stage);"]),
         "return 0;",
         "#endif",
     ])  # fmt: skip
@@ -86,6 +109,10 @@ def launch(stage: Contraction, stream: str) -> str:
         "launch_split": "reinterpret_cast<void*>(packed)",
         "launch_contract_wgmma": "reinterpret_cast<void*>(packed)",
     }
+    for side in few_sides(stage):
+        arguments = f"stage, {splits}, reinterpret_cast<void*>(packed), {stream}"
+        call = f"launch_contract_few<{side}, {stage.tile.cols}>({arguments})"
+        lines.append(f'if (few_pays<{side}>(stage)) return check({call}, "{stage.name}");')
     for number, (condition, function, text) in enumerate(options):
         if len(options) > 1:
             last = number == len(options) - 1

@@ -129,6 +129,9 @@ MMA_TILES = (
 )
 # As wide as a box of pixels (plan/boxes.py): chosen with one, never on their own.
 BOX_TILES = (SimtTile(32, 256, 8, 4, 8), MmaTile(64, 256, 16, 32, 64))
+# Products in which an operand has few lines have a way of their own, where these hold at run time: those of
+# kernels/contract_few.cuh.
+FEW_LINES, FEW_DEPTH, FEW_ELEMENTS = 16, 256, 1 << 15
 PROCESSORS = 132  # of an H200; other large chips are near
 # On an H200, measured at 1024 x 8192 x 8192: operations and bytes in a second, and seconds for two more launches.
 MMA_RATE, WGMMA_RATE, PACK_RATE, LAUNCHES = 41e12, 258e12, 3.7e12, 1e-5
@@ -142,6 +145,12 @@ def packing_pays(tile: Tile, rows: int, cols: int, depth: int, batches: int) -> 
 
     packing = 8 * batches * (rows + cols) * depth / PACK_RATE + LAUNCHES
     return isinstance(tile, MmaTile) and operations(128) / WGMMA_RATE + packing < operations(tile.rows) / MMA_RATE
+
+
+def few_lines(rows: int, cols: int, depth: int, batches: int) -> bool:
+    """Whether a product has an operand with few lines, and goes kernels/contract_few.cuh's way."""
+    few, many = sorted((rows, cols))
+    return few <= FEW_LINES and depth >= FEW_DEPTH and batches * many * depth >= FEW_ELEMENTS
 
 
 def choose(

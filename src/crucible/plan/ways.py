@@ -19,7 +19,7 @@ from crucible.plan.boxes import (
     ranked_gradients,
     ranked_pairs,
 )
-from crucible.plan.tiles import PROCESSORS, MmaTile, Tile, packing_pays
+from crucible.plan.tiles import PROCESSORS, MmaTile, Tile, few_lines, packing_pays
 
 # A contraction with fewer tiles than this and a depth of at least DEEP is split along its depth.
 FEW_TILES = 128
@@ -45,6 +45,11 @@ class Site:
     direct: bool = False  # lines of the input are lines of memory
     pool: tuple[int, ...] = NO_POOL  # windows that are stored as one element each
     gradient: bool = False  # by the weight of a window
+
+    @property
+    def few(self) -> bool:
+        """Whether it is a matrix product with few lines, which has a way of its own at run time."""
+        return self.rule == "matmul" and few_lines(self.rows, self.cols, self.depth, self.batches)
 
     @property
     def text(self) -> str:
@@ -187,6 +192,8 @@ def _tiles(site: Site) -> Sequence[Tile]:
 
 
 def _splits(site: Site, tile: Tile) -> int:
+    if site.few:
+        return 1  # that way splits by itself, whatever the tile
     blocks = -(-site.rows // tile.rows) * -(-site.cols // tile.cols) * site.batches
     few = blocks < FEW_TILES and site.depth >= DEEP
     return min(-(-2 * FEW_TILES // blocks), site.depth // 256) if few else 1

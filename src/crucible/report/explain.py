@@ -185,6 +185,8 @@ def _kernel(fused: Fused, mode: Mode, stage: Stage, cost: Cost, whole: Cost, dir
         beside = f"a first launch packs {amount(4 * packed_words(stage, stage.tile))} of weights"
         if stage.tile.pair is not None:
             beside += "; on Hopper a last one does again what half could not hold"
+    elif isinstance(stage, Contraction) and stage.site is not None and stage.site.few:
+        beside = "of few lines: a second launch adds up parts of the depth"
     elif isinstance(stage, Contraction) and stage.packed:
         beside = "on Hopper a first launch packs operands, a last one does again what half could not hold"
     return Kernel(
