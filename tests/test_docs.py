@@ -128,14 +128,15 @@ def assert_printed(expected: str, printed: str, exact: bool) -> None:
         place += len(wanted)
 
 
-def shown(command: str) -> str:
-    """The block that follows the first mention of a command in the README."""
-    text = (ROOT / "README.md").read_text()
-    return re.search(r"```\n(.*?)^```$", text[text.index(command) :], re.M | re.S)[1]  # type: ignore[index]
+def shown(command: str) -> list[str]:
+    """The block that follows the command, on every page that has it."""
+    texts = [page.read_text() for page in PAGES]
+    after = [text[text.index(command) :] for text in texts if command in text]
+    return [re.search(r"```\n(.*?)^```$", text, re.M | re.S)[1] for text in after]  # type: ignore[index]
 
 
 @pytest.mark.parametrize("command", RUN)
-def test_the_readme_tells_the_truth(command, tmp_path):
+def test_what_a_page_shows_is_printed(command, tmp_path):
     for name in ("problems", "examples"):
         (tmp_path / name).mkdir()
     for path in [*(ROOT / "problems").rglob("*.py"), *(ROOT / "examples").glob("*.py")]:
@@ -144,7 +145,8 @@ def test_the_readme_tells_the_truth(command, tmp_path):
         place.write_bytes(path.read_bytes())
     code, printed = run(command, tmp_path)
     assert code == RUN[command]
-    assert_printed(shown(command), printed, "--no-prove" in command)
+    for expected in shown(command):
+        assert_printed(expected, printed, "--no-prove" in command)
 
 
 def test_the_tutorial(tmp_path):
