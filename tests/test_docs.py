@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import documents
+from crucible.build import toolchain
 from crucible.cli import app
 from documents import PAGES, ROOT, Command
 
@@ -135,6 +136,10 @@ def shown(command: str) -> list[str]:
     return [re.search(r"```\n(.*?)^```$", text, re.M | re.S)[1] for text in after]  # type: ignore[index]
 
 
+simulated = pytest.mark.skipif(toolchain.torch_has_cuda(), reason="the simulator needs the CPU build of torch")
+
+
+@simulated
 @pytest.mark.parametrize("command", RUN)
 def test_what_a_page_shows_is_printed(command, tmp_path):
     for name in ("problems", "examples"):
@@ -149,6 +154,7 @@ def test_what_a_page_shows_is_printed(command, tmp_path):
         assert_printed(expected, printed, "--no-prove" in command)
 
 
+@simulated
 def test_the_tutorial(tmp_path):
     """From the first line to the last, in a folder with its files."""
     for name, text in documents.files(TUTORIAL).items():

@@ -10,6 +10,7 @@ import torch
 
 import crucible
 import documents
+from crucible.build import toolchain
 from crucible.graph import rewrites
 from crucible.plan import gpus, lower, pointwise
 
@@ -60,6 +61,7 @@ def test_without_its_row_an_operator_stays_with_torch(model):
     assert [name for name, _ in made.fused.unfused] == ["lgamma (aten.lgamma.default)"]
 
 
+@pytest.mark.skipif(toolchain.torch_has_cuda(), reason="the simulator needs the CPU build of torch")
 def test_a_pointwise_operator_is_one_row(model, monkeypatch):
     """Added, fused, and proven in the simulator: the file needs no table."""
     name = added_row(monkeypatch)
