@@ -108,7 +108,7 @@ def run(text: str, folder: Path) -> tuple[int, str]:
     else:
         words = ["bash", "-c", text]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "COLUMNS": "80"}
-    done = subprocess.run(words, capture_output=True, text=True, cwd=folder, env=environment, timeout=400)
+    done = subprocess.run(words, capture_output=True, text=True, cwd=folder, env=environment, timeout=900)
     assert "Traceback" not in done.stderr, done.stderr
     return done.returncode, done.stdout
 
@@ -148,8 +148,9 @@ def test_what_a_page_shows_is_printed(command, tmp_path):
         place = tmp_path / path.relative_to(ROOT)
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(path.read_bytes())
-    code, printed = run(command, tmp_path)
-    assert code == RUN[command]
+    patience = " --timeout 360" if command.startswith("crucible prove") else ""  # the machine may be busy with tests
+    code, printed = run(command + patience, tmp_path)
+    assert code == RUN[command], printed
     for expected in shown(command):
         assert_printed(expected, printed, "--no-prove" in command)
 
