@@ -12,15 +12,25 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from crucible import __version__
+from crucible import __version__, completion
+from crucible.files import ProblemError, check_path, check_problem
 
 app = typer.Typer(
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Fuse a PyTorch Model into CUDA kernels, and prove that they compute what it computes: with or without a GPU.",
+    help="""Fuse a PyTorch Model into CUDA kernels, and prove that they compute what it computes: with or without a GPU.
+
+    \b
+    Examples:
+      crucible doctor                         what this machine has, and what it lacks
+      crucible fuse model.py                  writes model_new.py and proves it
+      crucible prove model.py model_new.py    judges a file of whatever origin
+      crucible race model.py model_new.py     on a GPU: times it beside eager and torch.compile
+
+    crucible COMMAND -h has the options of a command, and more examples.
+    """,
 )
 
 
@@ -30,32 +40,53 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _python_file(metavar: str, text: str) -> Any:
+    return typer.Argument(metavar=metavar, autocompletion=completion.python_files, help=text)
+
+
 @app.callback()
 def root(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="say which version this is")
+    ] = False,
 ) -> None:
     """crucible."""
 
 
 @app.command()
 def fuse(
-    model: Annotated[Path, typer.Argument(metavar="MODEL.py", help="a file with Model, get_inputs, get_init_inputs")],
+    model: Annotated[Path, _python_file("MODEL.py", "a file with Model, get_inputs, get_init_inputs")],
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="NEW.py", help="[default: MODEL_new.py beside MODEL.py]")
     ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="print the plan: every kernel and what it costs")] = False,
     gpu: Annotated[
-        str | None, typer.Option(metavar="NAME", help="whose speed of light [default: the GPU present, else h200]")
+        str | None,
+        typer.Option(
+            metavar="NAME", autocompletion=completion.gpu_names,
+            help="whose speed of light [default: the GPU present, else h200]",
+        ),  # fmt: skip
     ] = None,
     engine: Annotated[
-        str, typer.Option(help="mma: tensor cores from sm_80 on; simt: ordinary cores; auto: the best the chip has")
+        str,
+        typer.Option(
+            autocompletion=completion.words("auto", "mma", "simt"),
+            help="mma: tensor cores from sm_80 on; simt: ordinary cores; auto: the best the chip has",
+        ),
     ] = "auto",
     precision: Annotated[
-        str, typer.Option(help="torch: as its TF32 switches say at run time; fp32: no TF32; tf32: always")
+        str,
+        typer.Option(
+            autocompletion=completion.words("torch", "fp32", "tf32"),
+            help="torch: as its TF32 switches say at run time; fp32: no TF32; tf32: always",
+        ),
     ] = "torch",
     dtype: Annotated[
         str | None,
-        typer.Option(help="types the file takes and is proven in, a,b,.. [default: all; proven in the Model's own]"),
+        typer.Option(
+            autocompletion=completion.TYPES,
+            help="types the file takes and is proven in, a,b,.. [default: all; proven in the Model's own]",
+        ),
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="refuse if any operator would stay torch's")] = False,
     forward_only: Annotated[bool, typer.Option("--forward-only", help="inference only: no backward kernels")] = False,
@@ -67,7 +98,11 @@ def fuse(
     force: Annotated[bool, typer.Option("--force", help="overwrite a file that crucible did not write")] = False,
     no_prove: Annotated[bool, typer.Option("--no-prove", help="write the file and stop there")] = False,
     device: Annotated[
-        str | None, typer.Option(help="prove on cuda, or sim for the simulator [default: a GPU if there is one]")
+        str | None,
+        typer.Option(
+            autocompletion=completion.DEVICES,
+            help="prove on cuda, or sim for the simulator [default: a GPU if there is one]",
+        ),
     ] = None,
     arch: Annotated[str | None, typer.Option(help="also compile for `all` architectures, or for sm_..")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="a shorter proof: fewer trials, sizes and ranges")] = False,
@@ -103,10 +138,11 @@ def fuse(
         proof_options["seed"] = seed
 
     def complain(error: object) -> typer.Exit:
-        errors.print(f"crucible fuse: {error}", style="red", highlight=False, markup=False)
+        errors.print(f"crucible fuse: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
         return typer.Exit(2)
 
     warnings.filterwarnings("ignore", module="torch")  # of torch about itself
+    _check_files(complain, model, "the Model's file")
     _check_writable(json, complain)
     try:
         with Progress(errors, "crucible fuse") as progress:
@@ -114,7 +150,6 @@ def fuse(
             from crucible.fuse import FuseError
             from crucible.fuse_to_file import FusedFile, fuse_file
             from crucible.graph.capture import CaptureError
-            from crucible.problem import ProblemError
 
             def planned(made: FusedFile) -> None:
                 """What is known before the proof, which takes a while."""
@@ -187,13 +222,19 @@ def debugging() -> bool:
 
 @app.command()
 def prove(
-    reference: Annotated[Path, typer.Argument(metavar="REF.py", help="a file with Model, get_inputs, get_init_inputs")],
-    candidate: Annotated[Path, typer.Argument(metavar="NEW.py", help="a file with ModelNew")],
+    reference: Annotated[Path, _python_file("REF.py", "a file with Model, get_inputs, get_init_inputs")],
+    candidate: Annotated[Path, _python_file("NEW.py", "a file with ModelNew")],
     device: Annotated[
-        str | None, typer.Option(help="cuda, or sim for the simulator [default: a GPU if there is one]")
+        str | None,
+        typer.Option(
+            autocompletion=completion.DEVICES, help="cuda, or sim for the simulator [default: a GPU if there is one]"
+        ),
     ] = None,
     dtype: Annotated[
-        str | None, typer.Option(help="float32, float16, bfloat16 [default: as the reference declares]")
+        str | None,
+        typer.Option(
+            autocompletion=completion.TYPE, help="float32, float16, bfloat16 [default: as the reference declares]"
+        ),
     ] = None,
     seed: Annotated[
         int | None, typer.Option(help="for inputs and weights [default: a new one, shown in the verdict]")
@@ -208,9 +249,24 @@ def prove(
     ] = False,
     arch: Annotated[str | None, typer.Option(help="also compile for `all` architectures, or for sm_..")] = None,
     sanitize: Annotated[bool, typer.Option("--sanitize", help="on a GPU: compute-sanitizer too")] = False,
-    precision: Annotated[str, typer.Option(help="torch: what its TF32 switches permit; fp32: no TF32")] = "torch",
+    precision: Annotated[
+        str,
+        typer.Option(
+            autocompletion=completion.PRECISIONS, help="torch: what its TF32 switches permit; fp32: no TF32"
+        ),
+    ] = "torch",
 ) -> None:
     """Say whether NEW.py's ModelNew can be trusted to do what REF.py's Model does.
+
+    Both run in confined processes on the same data: forward, gradients, side effects, other sizes, extreme values,
+    memory, and the usual ways to cheat. What is wrong is named, with the command that shows it again.
+
+    \b
+    Examples:
+      crucible prove model.py model_new.py                   on the GPU, or in the simulator if there is none
+      crucible prove model.py model_new.py --device sim --arch all --json proof.json
+      crucible prove model.py model_new.py --quick --forward-only --dtype float16
+      crucible prove model.py model_new.py --seed 7          the same run again
 
     Exit code: 0 proven, 1 refuted, 2 could not be judged.
     """
@@ -229,6 +285,13 @@ def prove(
     if seed is not None:
         options["seed"] = seed
     errors = Console(stderr=True)
+
+    def complain(error: object) -> typer.Exit:
+        errors.print(f"crucible prove: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
+        return typer.Exit(2)
+
+    _check_files(complain, reference, "the reference", candidate)
+    _check_writable(json, complain)
     from crucible.report.progress import Progress  # rich is light, torch (behind prove) is not
 
     try:
@@ -237,8 +300,7 @@ def prove(
 
             proof = run(reference, candidate, progress=progress.say, **options)
     except ValueError as error:  # an option that makes no sense
-        errors.print(f"crucible prove: {error}", style="red", highlight=False)
-        raise typer.Exit(2) from None
+        raise complain(error) from None
     except KeyboardInterrupt:
         errors.print("crucible prove: interrupted")
         raise typer.Exit(130) from None
@@ -249,35 +311,46 @@ def prove(
         try:
             json.write_text(proof.to_text())
         except OSError as error:
-            errors.print(f"crucible prove: {json} cannot be written: {error.strerror}", style="red", highlight=False)
-            raise typer.Exit(2) from None
+            raise complain(f"{json} cannot be written: {error.strerror}") from None
     raise typer.Exit(proof.exit_code)
 
 
 @app.command()
 def race(
-    reference: Annotated[Path, typer.Argument(metavar="REF.py", help="a file with Model, get_inputs, get_init_inputs")],
-    candidates: Annotated[list[Path], typer.Argument(metavar="NEW.py ...", help="files with ModelNew")],
+    reference: Annotated[Path, _python_file("REF.py", "a file with Model, get_inputs, get_init_inputs")],
+    candidates: Annotated[list[Path], _python_file("NEW.py ...", "files with ModelNew")],
     train: Annotated[bool, typer.Option("--train", help="the whole training step too: forward and backward")] = False,
     against: Annotated[
-        str, typer.Option(metavar="LIST", help="eager, channels_last, compile, max_autotune")
+        str,
+        typer.Option(
+            metavar="LIST", autocompletion=completion.BASELINES, help="eager, channels_last, compile, max_autotune"
+        ),
     ] = "eager,channels_last,compile",
     rounds: Annotated[int, typer.Option(help="in each, everybody takes a turn")] = 7,
     samples: Annotated[int, typer.Option(help="timed calls in a turn")] = 3,
     warm: Annotated[int, typer.Option(help="untimed calls before them")] = 2,
     dtype: Annotated[
-        str | None, typer.Option(help="float32, float16, bfloat16 [default: as the reference declares]")
+        str | None,
+        typer.Option(
+            autocompletion=completion.TYPE, help="float32, float16, bfloat16 [default: as the reference declares]"
+        ),
     ] = None,
     unproven: Annotated[bool, typer.Option("--unproven", help="no proof: times are marked as unproven")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="a shorter proof: fewer trials, sizes and ranges")] = False,
     forward_only: Annotated[
         bool, typer.Option("--forward-only", help="inference only: gradients are not proven")
     ] = False,
-    precision: Annotated[str, typer.Option(help="of the proof: torch, or fp32 for no TF32")] = "torch",
+    precision: Annotated[
+        str, typer.Option(autocompletion=completion.PRECISIONS, help="of the proof: torch, or fp32 for no TF32")
+    ] = "torch",
     seed: Annotated[int | None, typer.Option(help="for inputs and weights [default: a new one]")] = None,
     timeout: Annotated[float, typer.Option(help="seconds for any one step of a candidate")] = 120.0,
     gpu: Annotated[
-        str | None, typer.Option(metavar="NAME", help="whose speed of light, where no GPU is present [default: h200]")
+        str | None,
+        typer.Option(
+            metavar="NAME", autocompletion=completion.gpu_names,
+            help="whose speed of light, where no GPU is present [default: h200]",
+        ),  # fmt: skip
     ] = None,
     json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="write everything there")] = None,
 ) -> None:
@@ -300,10 +373,11 @@ def race(
     errors = Console(stderr=True)
 
     def complain(error: object) -> typer.Exit:
-        errors.print(f"crucible race: {error}", style="red", highlight=False, markup=False)
+        errors.print(f"crucible race: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
         return typer.Exit(2)
 
     warnings.filterwarnings("ignore", module="torch")  # of torch about itself
+    _check_files(complain, reference, "the reference", *candidates)
     _check_writable(json, complain)
     options: dict[str, Any] = {
         "train": train, "against": _listed(against),
@@ -315,7 +389,6 @@ def race(
     try:
         with Progress(errors, "crucible race") as progress:
             progress.say("starting", "")
-            from crucible.problem import ProblemError
             from crucible.race.options import RaceError
             from crucible.race.run import race as run
             from crucible.report.race_table import show
@@ -337,6 +410,16 @@ def race(
     raise typer.Exit(result.exit_code)
 
 
+def _check_files(complain: Callable[[object], typer.Exit], problem: Path, what: str, *candidates: Path) -> None:
+    """Find out before torch is loaded that a file is not what it should be. What is in a candidate the proof says."""
+    try:
+        check_problem(problem, what)
+        for each in candidates:
+            check_path(each, "the candidate")
+    except ProblemError as error:
+        raise complain(error) from None
+
+
 def _check_writable(path: Path | None, complain: Callable[[object], typer.Exit]) -> None:
     """Find out before the work that what comes of it can be written."""
     if path is not None and (path.is_dir() or not path.parent.is_dir()):
@@ -345,7 +428,13 @@ def _check_writable(path: Path | None, complain: Callable[[object], typer.Exit])
 
 @app.command()
 def sweep(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="a folder of files with Model, searched to the bottom")],
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR", autocompletion=completion.folders,
+            help="a folder of files with Model, searched to the bottom",
+        ),  # fmt: skip
+    ],
     candidates: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="judge NAME.py or NAME_new.py from there [default: fuse every Model]"),
@@ -358,18 +447,26 @@ def sweep(
     ] = None,
     train: Annotated[bool, typer.Option("--train", help="race the whole training step too")] = False,
     against: Annotated[
-        str, typer.Option(metavar="LIST", help="eager, channels_last, compile, max_autotune")
+        str,
+        typer.Option(
+            metavar="LIST", autocompletion=completion.BASELINES, help="eager, channels_last, compile, max_autotune"
+        ),
     ] = "eager,channels_last,compile",
     rounds: Annotated[int, typer.Option(help="of a race; in each, everybody takes a turn")] = 7,
     samples: Annotated[int, typer.Option(help="timed calls in a turn")] = 3,
     dtype: Annotated[
-        str | None, typer.Option(help="float32, float16, bfloat16 [default: as the reference declares]")
+        str | None,
+        typer.Option(
+            autocompletion=completion.TYPE, help="float32, float16, bfloat16 [default: as the reference declares]"
+        ),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="shorter proofs: fewer trials, sizes and ranges")] = False,
     forward_only: Annotated[
         bool, typer.Option("--forward-only", help="inference only: no gradients are fused or proven")
     ] = False,
-    precision: Annotated[str, typer.Option(help="torch: as its TF32 switches say; fp32: no TF32")] = "torch",
+    precision: Annotated[
+        str, typer.Option(autocompletion=completion.PRECISIONS, help="torch: as its TF32 switches say; fp32: no TF32")
+    ] = "torch",
     tune: Annotated[bool, typer.Option("--tune", help="on a GPU: time alternatives while fusing")] = False,
     tune_budget: Annotated[float, typer.Option(metavar="SECONDS", help="for tuning one file")] = 120.0,
     jobs: Annotated[int | None, typer.Option(help="files at a time on the processor [default: half its cores]")] = None,
@@ -396,10 +493,16 @@ def sweep(
     errors = Console(stderr=True)
 
     def complain(error: object) -> typer.Exit:
-        errors.print(f"crucible sweep: {error}", style="red", highlight=False, markup=False)
+        errors.print(f"crucible sweep: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
         return typer.Exit(2)
 
     warnings.filterwarnings("ignore", module="torch")  # of torch about itself
+    from crucible.sweep.find import SweepError, check_folder
+
+    try:
+        check_folder(folder)
+    except SweepError as error:
+        raise complain(error) from None
     _check_writable(json, complain)
     from crucible.report.progress import Progress
 
@@ -407,7 +510,6 @@ def sweep(
         progress.say("starting", "")
         from crucible.race.options import RaceError
         from crucible.report.sweep_table import LiveBoard, show
-        from crucible.sweep.find import SweepError
         from crucible.sweep.run import sweep as run
         from crucible.sweep.store import Store, StoreError
         from crucible.sweep.summary import compare as compared
@@ -450,14 +552,22 @@ def _listed(text: str) -> tuple[str, ...]:
 def doctor(
     json: Annotated[bool, typer.Option("--json", help="print JSON instead of a table")] = False,
 ) -> None:
-    """Say what this machine has and lacks, with the fix. Exit code: 0 usable, 1 not."""
+    """Say what this machine has and lacks, with the fix.
+
+    \b
+    Examples:
+      crucible doctor
+      crucible doctor --json
+
+    Exit code: 0 usable, 1 not.
+    """
     from crucible.doctor import run
 
     raise typer.Exit(int(run(as_json=json)))
 
 
 def main() -> None:
-    app()
+    app(prog_name="crucible")
 
 
 if __name__ == "__main__":

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from crucible.emit.file import MARK
+from crucible.files import check_path
 from crucible.fuse import DTYPES, Fused, FuseError, FuseOptions, fuse_problem
 from crucible.plan.gpus import Gpu, chosen
-from crucible.problem import check_path
 from crucible.report.explain import Explanation, explain, explain_text
 from crucible.report.sentence import UNDER_WAY, proof_sentence
 from crucible.tune import run as tune_run

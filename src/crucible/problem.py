@@ -20,26 +20,9 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from crucible.files import PROBLEM_NAMES, ProblemError, check_path
+
 Shape = tuple[int, ...]
-NEEDED = ("Model", "get_inputs", "get_init_inputs")
-
-
-class ProblemError(Exception):
-    """The reference file cannot be used; the message says why, in words for its author."""
-
-
-def check_path(path: Path, what: str) -> Path:
-    """The resolved path of a Python file, or a ProblemError that says what is wrong with it."""
-    if not path.exists():
-        raise ProblemError(f"{what} {path} does not exist")
-    if path.is_dir():
-        raise ProblemError(f"{what} {path} is a folder; a Python file is needed")
-    try:
-        with path.open("rb") as file:
-            file.read(1)
-    except OSError as error:
-        raise ProblemError(f"{what} {path} cannot be read: {error.strerror}") from None
-    return path.resolve()
 
 
 def import_file(path: Path, name: str) -> ModuleType:
@@ -137,9 +120,9 @@ def load_problem(path: Path) -> Problem:
         raise ProblemError(
             f"the reference {path.name} cannot be imported: {type(error).__name__}: {error}{error_line(error, path)}"
         ) from None
-    for name in NEEDED:
+    for name in PROBLEM_NAMES:
         if not callable(getattr(module, name, None)):
-            raise ProblemError(f"the reference {path.name} defines no {name}; it needs {', '.join(NEEDED)}")
+            raise ProblemError(f"the reference {path.name} defines no {name}; it needs {', '.join(PROBLEM_NAMES)}")
     try:
         init_inputs = list(module.get_init_inputs())
     except Exception as error:  # noqa: BLE001

@@ -73,6 +73,45 @@ def test_threads_are_waited_for():
     assert done and sample.left_threads and sample.milliseconds >= 50.0
 
 
+def test_a_result_is_kept_as_it_was_when_its_time_ended():
+    out = []
+    device = Streams()
+
+    def threads() -> int:  # is asked right after the end: somebody writes the result only then
+        out.append("late")
+        return 1
+
+    sample = Clock(device, threads).sample(lambda: out.clear(), lambda result: list(out))
+    assert sample.kept == [] and out
+
+
+def test_a_thread_that_computes_late_and_stays_has_computed_nothing(monkeypatch):
+    """It is still there after the longest wait, so that its work is in no time: its result may not count either."""
+    from crucible.race import clock as module
+
+    monkeypatch.setattr(module, "THREAD_WAIT", 0.05)
+    out, end = [], threading.Event()
+
+    def work() -> None:
+        time.sleep(0.01)
+        out.append("late")
+        end.wait()
+
+    try:
+        clock = Clock(CpuMarks(), lag=0.0)
+        sample = clock.sample(lambda: threading.Thread(target=work).start(), lambda result: list(out))
+        assert out == ["late"] and sample.kept == [] and sample.left_threads
+    finally:
+        end.set()
+
+
+def test_what_a_thread_has_done_in_time_is_kept():
+    out = []
+    work = threading.Thread(target=lambda: (time.sleep(0.02), out.append("done")))
+    sample = Clock(CpuMarks(), lag=0.0).sample(work.start, lambda result: list(out))
+    assert sample.kept == ["done"] and sample.milliseconds >= 20.0
+
+
 def test_threads_that_stay_are_said_and_do_not_stop_the_race(monkeypatch):
     from crucible.race import clock as module
 

@@ -156,7 +156,7 @@ def test_without_a_gpu_there_is_the_speed_of_light_alone(linear, right, tmp_path
     ],
 )
 def test_user_errors_are_sentences(linear, right, write, tmp_path, arguments, words):
-    places = {"REF": linear, "NEW": right, "FOLDER": tmp_path, "BAD": write("bad.py", "import no_such_thing")}
+    places = {"REF": linear, "NEW": right, "FOLDER": tmp_path, "BAD": write("bad.py", "from no_such_thing import *")}
     result = CliRunner().invoke(app, ["race", *(str(places.get(a, a)) for a in arguments)])
     assert result.exit_code == 2 and words in " ".join(result.output.split()), result.output
     assert result.exception is None or isinstance(result.exception, SystemExit)

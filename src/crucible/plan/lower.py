@@ -465,39 +465,6 @@ def _common(low: Lowering, tensors: Sequence[Tensor], args: Sequence[Any]) -> st
     return "f" if "f" in kinds else "l" if "l" in kinds else "b"
 
 
-_SIMPLE = (
-    "neg abs sign reciprocal sqrt rsqrt exp exp2 expm1 log log2 log10 log1p erf erfc sin cos tan asin acos atan sinh "
-    "cosh tanh asinh acosh atanh floor ceil trunc maximum minimum isnan isinf logical_and logical_or logical_xor "
-    "logical_not relu sigmoid silu hardsigmoid hardswish mish fmod remainder atan2 copysign square bitwise_not"
-).split()
-_SIMPLE_PAIRS = "eq ne lt le gt ge fmod remainder bitwise_and bitwise_or bitwise_xor maximum minimum".split()
-
-
-def _register_simple() -> None:
-    def handler(row: str) -> Handler:
-        return lambda low, node: _apply(low, node, row, node.args)
-
-    for name in dict.fromkeys([*_SIMPLE, *_SIMPLE_PAIRS]):
-        packet = getattr(aten, name, None)
-        if packet is not None:
-            for overload in packet.overloads():
-                if overload in ("default", "Tensor", "Scalar", "self"):
-                    HANDLERS[getattr(packet, overload)] = handler(name)
-
-
-_register_simple()
-
-
-@lowers(aten.hardswish_backward.default)
-def _hardswish_backward(low: Lowering, node: Any) -> Tensor:
-    return _apply(low, node, "hardswish_backward", node.args)
-
-
-@lowers(aten.mish_backward.default)
-def _mish_backward(low: Lowering, node: Any) -> Tensor:
-    return _apply(low, node, "mish_backward", node.args)
-
-
 @lowers(torch.ops.prims.hypot.default)
 def _hypot(low: Lowering, node: Any) -> Tensor:
     return _apply(low, node, "hypot", node.args)
@@ -1156,6 +1123,25 @@ def _adaptive(low: Lowering, node: Any) -> Any:
 @lowers(aten._adaptive_avg_pool2d_backward.default, aten._adaptive_avg_pool3d_backward.default)
 def _adaptive_backward(low: Lowering, node: Any) -> Any:
     return windows.adaptive_avg_pool_backward(low, node)
+
+
+def _as_it_is(row: str) -> Handler:
+    return lambda low, node: _apply(low, node, row, node.args)
+
+
+def register_rows() -> None:
+    """A row whose name and arguments are those of an ATen operator needs no handler, unless one is there already."""
+    handled = {getattr(target, "overloadpacket", None) for target in HANDLERS}
+    for name in pointwise.TABLE:
+        packet = getattr(aten, name, None)
+        if packet is None or packet in handled:
+            continue
+        for overload in packet.overloads():
+            if overload in ("default", "Tensor", "Scalar", "self"):
+                HANDLERS[getattr(packet, overload)] = _as_it_is(name)
+
+
+register_rows()
 
 
 def lower(

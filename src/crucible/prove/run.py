@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from crucible import __version__
-from crucible.problem import ProblemError, check_path
+from crucible.files import ProblemError, check_path
 from crucible.prove.checks import all_checks, forward
 from crucible.prove.options import Options
 from crucible.prove.proof import Check, Finding, Proof, Refutation, plain

@@ -56,6 +56,8 @@ def _places() -> dict[str, Any]:
     for name, module in list(sys.modules.items()):
         if name.startswith("crucible.") and module is not None:
             places[name] = module
+            own = {k: v for k, v in vars(module).items() if isinstance(v, type) and v.__module__ == name}
+            places |= {f"{name}.{k}": v for k, v in own.items()}  # methods can be replaced as well
     return {name: place for name, place in places.items() if place is not None}
 
 

@@ -1,8 +1,9 @@
 """How a call is timed: from an idle device to an idle device, with whatever the call left running.
 
 A call is over when every stream of the device is idle and every thread that it started is gone, so that work on a side
-stream or in a background thread gains nothing. All functions used here are taken when the clock is made, which is
-before a candidate is imported: replacing them in torch afterwards changes nothing.
+stream or in a background thread gains nothing. A result is copied at the very moment at which its time ends: what a
+thread that stays alive writes into it later is not in the copy. All functions used here are taken when the clock is
+made, which is before a candidate is imported: replacing them in torch afterwards changes nothing.
 """
 
 from __future__ import annotations
@@ -99,11 +100,12 @@ def native_threads(listing: Callable[[str], list[str]] = os.listdir) -> int:
 
 @dataclass
 class Sample:
-    """One timed call: milliseconds, what it returned, and whether threads outlived it."""
+    """One timed call: milliseconds, what it returned, whether threads outlived it, and what was kept of the result."""
 
     milliseconds: float
     result: Any
     left_threads: bool = False
+    kept: Any = None
 
 
 class Clock:
@@ -131,21 +133,24 @@ class Clock:
             release()
         return statistics.median(found)
 
-    def sample(self, call: Callable[[], Any]) -> Sample:
+    def sample(self, call: Callable[[], Any], keep: Callable[[Any], Any] | None = None) -> Sample:
+        """Time a call. ``keep`` is given its result when the time is over, before anything else can happen to it."""
         self._join()  # what an earlier call left behind is not this one's
         self.marks.wait()
         self.marks.mark(0)
         result = call()
-        self._finish()
+        kept = self._finish(result, keep)
         left = self.threads() > self.idle
         if left and self._join():
-            self._finish()
-        return Sample(max(self.marks.milliseconds(0, 1) - self.lag, 0.0), result, left)
+            kept = self._finish(result, keep)
+        return Sample(max(self.marks.milliseconds(0, 1) - self.lag, 0.0), result, left, kept)
 
-    def _finish(self) -> None:
+    def _finish(self, result: Any, keep: Callable[[Any], Any] | None) -> Any:
         self.marks.wait()
         self.marks.mark(1)
+        kept = keep(result) if keep is not None else None
         self.marks.wait()
+        return kept
 
     def _join(self) -> bool:
         """Wait for threads that a call left behind; False where they stay, as those of a pool do."""

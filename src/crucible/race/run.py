@@ -12,8 +12,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from crucible.files import ProblemError, check_path
 from crucible.plan import gpus
-from crucible.problem import Problem, ProblemError, check_path, error_line, load_problem
+from crucible.problem import Problem, error_line, load_problem
 from crucible.prove.proof import Proof
 from crucible.prove.scan import scan_file
 from crucible.prove.session import fresh_seed

@@ -36,6 +36,8 @@ class Worker:
 
     def __init__(self) -> None:
         self.contender: Contender | None = None
+        self.sizes: dict[str, dict[str, tuple[torch.Size, torch.dtype]]] = {}  # of results, by pass
+        self.peaks: dict[str, int] = {}  # bytes that a call takes, by pass
         self.now, self.draw = time.perf_counter, secrets.randbits
 
     def handle(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -68,9 +70,11 @@ class Worker:
         if self.gpu:
             torch.cuda.init()
             self.memory, self.empty_memory = torch.cuda.max_memory_allocated, torch.cuda.empty_cache
+            self.free_memory, self.cached_memory = torch.cuda.mem_get_info, torch.cuda.memory_reserved
             self.reset_memory, self.held_memory = torch.cuda.reset_peak_memory_stats, torch.cuda.memory_allocated
         self.clock = Clock(GpuMarks() if self.gpu else CpuMarks())
-        self.zero = torch._C.TensorBase.zero_  # torch.Tensor's own can be replaced
+        base = torch._C.TensorBase  # torch.Tensor's own can be replaced
+        self.zero, self.copy, self.detach = base.zero_, base.copy_, base.detach
         self.flush = torch.empty(FLUSH_BYTES if self.gpu else 1024, dtype=torch.uint8, device=self.device)
         self.model = self._reference()
         self.snapshot = watch.Snapshot()
@@ -144,6 +148,7 @@ class Worker:
             self._once(message["what"], *given)
             self.clock.marks.wait()
             peak = {"call": self.memory() - before, "whole": self.memory()}
+            self.peaks[message["what"]] = peak["call"]
         del given
         self._release()
         return {"seconds": seconds, "peak": peak, "replaced": self._replaced()}
@@ -156,13 +161,15 @@ class Worker:
         times, left, check = [], False, None
         for number, seed in enumerate(message["seeds"]):
             inputs, cotangents = self._call(seed, training)
+            looked = number == message["check"]
+            keep = functools.partial(self._copies, inputs, training, self._room(what)) if looked else None
             self.zero(self.flush)
-            sample = self.clock.sample(functools.partial(self._step, what, inputs, cotangents))
+            sample = self.clock.sample(functools.partial(self._step, what, inputs, cotangents), keep)
             times.append(sample.milliseconds)
             left = left or sample.left_threads
-            if number == message["check"]:
-                check = {"seed": seed, **self._look(self._results(sample.result, inputs, training), self.draw(31))}
-            del sample, inputs, cotangents
+            if looked:
+                check = {"seed": seed, **self._look(sample.kept, self.draw(31))}
+            del sample, inputs, cotangents, keep
             self._forget()
         self._release()
         return {"times": times, "threads": left, "check": check, "replaced": self._replaced()}
@@ -231,13 +238,49 @@ class Worker:
         return STEPS[what](self.contender, inputs, cotangents if what == "training" else None)
 
     def _once(self, what: str, inputs: list[Any], cotangents: list[torch.Tensor]) -> None:
-        self._step(what, inputs, cotangents)
+        found = self._named(self._step(what, inputs, cotangents), inputs, what == "training")
+        self.sizes[what] = {name: (t.shape, t.dtype) for name, t in found.items()}
+        del found
         self._forget()
+
+    def _room(self, what: str) -> dict[str, torch.Tensor]:
+        """Memory for a copy of the results, taken before the call: taking it after would give late work the time.
+
+        None where the call itself may want it.
+        """
+        sizes = self.sizes.get(what, {})
+        if self.gpu:
+            there = self.free_memory()[0] + self.cached_memory() - self.held_memory()
+            wanted = sum(s.numel() * d.itemsize for s, d in sizes.values())
+            if there < wanted + 1.25 * self.peaks.get(what, 0):
+                return {}
+        return {name: torch.empty(s, dtype=d, device=self.device) for name, (s, d) in sizes.items()}
+
+    def _copies(
+        self, inputs: Sequence[Any], training: bool, room: dict[str, torch.Tensor], out: Any
+    ) -> dict[str, torch.Tensor]:
+        """The results as they are now; those that there is no room for as they will be."""
+        found = self._results(out, inputs, training)
+        for name, t in found.items():
+            there = room.get(name)
+            if there is not None and (there.shape, there.dtype) == (t.shape, t.dtype):
+                found[name] = self.copy(there, self.detach(t))
+        return found
 
     def _results(
         self, out: Any, inputs: Sequence[Any], training: bool, contender: Contender | None = None
     ) -> dict[str, torch.Tensor]:
-        """Outputs, and after a training step the gradients, by name. A tensor that only pretends to be one is none."""
+        """As ``_named``. A tensor that only pretends to be one is none."""
+        found = self._named(out, inputs, training, contender)
+        for name, t in found.items():
+            if type(t) is not torch.Tensor:
+                raise Cheat(f"{name} is a {type(t).__name__}, no plain torch.Tensor: it may compute when looked at")
+        return found
+
+    def _named(
+        self, out: Any, inputs: Sequence[Any], training: bool, contender: Contender | None = None
+    ) -> dict[str, torch.Tensor]:
+        """Outputs, and after a training step the gradients, by name."""
         contender = contender or self.contender
         assert contender is not None
         found = {f"output {i}": t for i, t in enumerate(values.tensors(out))}
@@ -245,9 +288,6 @@ class Worker:
             found |= {f"gradient of input {i}": t.grad for i, t in enumerate(inputs) if _has_gradient(t)}
             named = contender.model.named_parameters()
             found |= {f"gradient of {n}": p.grad for n, p in named if p.grad is not None}
-        for name, t in found.items():
-            if type(t) is not torch.Tensor:
-                raise Cheat(f"{name} is a {type(t).__name__}, no plain torch.Tensor: it may compute when looked at")
         return found
 
     def _look(self, found: dict[str, torch.Tensor], places: int) -> dict[str, Any]:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from crucible.files import nearest
+
 
 class SweepError(Exception):
     """The sweep cannot be run as asked; the message says why."""
@@ -26,15 +28,20 @@ class Found:
         return self.name if self.alone or self.candidate is None else f"{self.name} ({self.candidate.name})"
 
 
+def check_folder(folder: Path) -> None:
+    """Raise a SweepError for a path that no sweep can go through."""
+    if not folder.exists():
+        raise SweepError(f"{folder} does not exist{nearest(folder)}")
+    if not folder.is_dir():
+        raise SweepError(f"{folder} is a file; a sweep goes through a folder of them (crucible race takes one)")
+
+
 def problems(folder: Path, without: Path | None = None) -> tuple[list[Found], list[str]]:
     """All Problems below a folder, and the names of Python files that are none; nothing from ``without``.
 
     A file that cannot be read or parsed counts as a Problem: it is somebody's mistake and gets a row.
     """
-    if not folder.exists():
-        raise SweepError(f"{folder} does not exist")
-    if not folder.is_dir():
-        raise SweepError(f"{folder} is a file; a sweep goes through a folder of them (crucible race takes one)")
+    check_folder(folder)
     found, others = [], []
     hidden = without.resolve() if without is not None and without.resolve() != folder.resolve() else None
     for path in sorted(folder.rglob("*.py")):
