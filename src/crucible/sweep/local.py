@@ -33,7 +33,8 @@ class LocalRunner:
         made: dict[str, dict[str, Any]] = {}
         try:
             pool = self.judges if self.options.tune else self.cores  # tuning measures, and wants a GPU for itself
-            first = {pool.submit(self._fuse, t): t for t in tasks}
+            begin = self._fuse if self.judges is not self.cores else self._whole
+            first = {pool.submit(begin, t): t for t in tasks}
             second = {}
             for future in concurrent.futures.as_completed(first):
                 task, (plan, row) = first[future], future.result()
@@ -63,6 +64,11 @@ class LocalRunner:
         if answer["status"] != "fused":
             return None, self.ledger.finish(task, answer, "fuse", None)
         return {"plan": answer["plan"], "seconds": answer["seconds"]}, None
+
+    def _whole(self, task: Task) -> tuple[Any, dict[str, Any]]:
+        """Without GPUs one file after the other: a kill then costs no file that was fused but not judged."""
+        plan, row = self._fuse(task)
+        return plan, row if row is not None else self._judge(task, plan)
 
     def _judge(self, task: Task, plan: Any) -> dict[str, Any]:
         with self._gpu() as gpu:
