@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from sweep_texts import GOOD, NEW
+from sweep_texts import NEW
 
 TOOL = Path(__file__).parents[2] / "tools" / "killed_sweep.py"
 
