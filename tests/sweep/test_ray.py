@@ -163,6 +163,10 @@ def test_an_interrupted_sweep_keeps_what_has_arrived_and_leaves_nobody(cluster, 
     assert not Path(f"/proc/{worker}").exists()
 
 
+def _nobody(**options):
+    raise ConnectionError("Could not find any running Ray instance.")
+
+
 @pytest.mark.quick
 def test_user_errors_are_sentences(folder, monkeypatch):
     def said(*arguments):
@@ -174,5 +178,7 @@ def test_user_errors_are_sentences(folder, monkeypatch):
     if "ray" in sys.modules or shutil.which("ray", path=str(Path(sys.executable).parent)):
         assert "--ray takes HOST:PORT" in said("--ray", "nowhere")
         assert "no Ray cluster at 127.0.0.1:1: " in said("--ray", "127.0.0.1:1")
+        monkeypatch.setattr("ray.init", _nobody)
+        assert "this machine is no node of a Ray cluster" in said("--ray", "auto")
     monkeypatch.setitem(sys.modules, "ray", None)
     assert "--ray needs Ray, which is not there" in said("--ray", "auto") and "pip install" in said("--ray", "auto")

@@ -123,6 +123,11 @@ def connected(address: str) -> Iterator[RayCluster]:
             _check_address(address)
             try:
                 ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+            except ConnectionError as error:
+                if address != "auto":
+                    raise SweepError(f"no Ray cluster at {address}: {error}") from None
+                raise SweepError("this machine is no node of a Ray cluster that runs; `ray start --address HOST:PORT` "
+                                 "makes it one") from None  # fmt: skip
             except (OSError, ValueError, RuntimeError, ImportError, AssertionError, ray.exceptions.RayError) as error:
                 said = next((x.strip() for x in str(error).splitlines() if x.strip()), type(error).__name__)
                 raise SweepError(f"no Ray cluster at {address}: {said}") from None
