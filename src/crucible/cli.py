@@ -474,6 +474,11 @@ def sweep(
     timeout: Annotated[float, typer.Option(help="seconds for any one step of a candidate")] = 120.0,
     seed: Annotated[int, typer.Option(help="for inputs and weights")] = 0,
     retry: Annotated[bool, typer.Option("--retry", help="do again what is not proven in the store")] = False,
+    ray: Annotated[
+        str | None,
+        typer.Option("--ray", metavar="ADDRESS", help="work on a Ray cluster: HOST:PORT, or auto for this machine's"),
+    ] = None,
+    ray_retries: Annotated[int, typer.Option(help="how often a step is done again when its node is lost")] = 3,
     json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="write the summary there")] = None,
 ) -> None:
     """Fuse, prove and race every Model in a folder, or prove and race the candidates beside them.
@@ -486,6 +491,7 @@ def sweep(
       crucible sweep problems --quick                       fuses and proves all, into problems_sweep/
       crucible sweep problems --candidates fused --train    judges files that are there already
       crucible sweep problems --store new --compare old     and says what is slower or no longer right
+      crucible sweep problems --ray 10.0.0.1:6379           does the work on the nodes of a Ray cluster
 
     Exit code: 0 all proven and nothing slower than in OLD, 1 something is refuted or a regression, 2 something could
     not be judged.
@@ -518,7 +524,8 @@ def sweep(
     options: dict[str, Any] = {
         "train": train, "against": _listed(against), "rounds": rounds, "samples": samples, "dtype": dtype,
         "quick": quick, "forward_only": forward_only, "precision": precision, "tune": tune, "tune_budget": tune_budget,
-        "jobs": jobs, "limit": limit, "timeout": timeout, "seed": seed, "retry": retry,
+        "jobs": jobs, "limit": limit, "timeout": timeout, "seed": seed, "retry": retry, "ray": ray,
+        "ray_retries": ray_retries,
     }  # fmt: skip
     place = store or Path(f"{folder.resolve().name}_sweep")
     try:

@@ -59,11 +59,15 @@ def test_the_live_table_and_its_lines():
         with LiveBoard(console) as board:
             board.begin(3, rows[:1])
             board.started("a.py", "proving")
+            board.started("lost.py", "fusing", "node-8")
             for row in rows:
                 board.finished(row)
+            board.note("lost.py: done [again]", "lost.py")
+            board.started("c.py", "proving", "node-[7]")
             if terminal:
                 console.print(board._table())
         text = out.getvalue()
+        assert "lost.py: done [again]" in text and ("on node-[7]" in text) == terminal and "node-8" not in text
         assert "a.py" in text and "50 us, 2.00 x eager (faster)" in text and "[b].py" in text and "wrong" in text
         assert ("\x1b" in text) == terminal and "by far" not in text and ("3 of 3" if terminal else "[3/3]") in text
 

@@ -31,7 +31,7 @@ class LiveBoard:
         self.console, self.lock = console, threading.Lock()
         self.total, self.done = 0, 0
         self.counts: dict[str, int] = {}
-        self.running: dict[str, tuple[str, float]] = {}
+        self.running: dict[str, tuple[str, str | None, float]] = {}
         self.last: list[str] = []
         self.live = Live(get_renderable=self._table, console=console, transient=True, refresh_per_second=4)
 
@@ -52,9 +52,19 @@ class LiveBoard:
         if not self.console.is_terminal:
             self.console.print(f"{total} rows, {len(kept)} of them known from an earlier run", highlight=False)
 
-    def started(self, title: str, step: str) -> None:
+    def started(self, title: str, step: str, where: str | None = None) -> None:
+        """``where`` is the node of a cluster."""
         with self.lock:
-            self.running[title] = (step, time.monotonic())
+            self.running[title] = (step, where, time.monotonic())
+
+    def note(self, text: str, title: str | None = None) -> None:
+        """Something that is no row; what ``title`` was doing is over."""
+        with self.lock:
+            if title is not None:
+                self.running.pop(title, None)
+            self.last.append(f"[yellow]{escape(text)}[/]")
+        if not self.console.is_terminal:
+            self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def finished(self, row: dict[str, Any]) -> None:
         with self.lock:
@@ -74,8 +84,9 @@ class LiveBoard:
             bar = ProgressBar(total=max(self.total, 1), completed=self.done, width=30)
             head.add_row(bar, f"{self.done} of {self.total}", counts)
             now = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
-            for title, (step, began) in self.running.items():
-                now.add_row(escape(title), f"[dim]{step}[/]", f"{time.monotonic() - began:.0f} s")
+            for title, (step, where, began) in self.running.items():
+                place = [f"on {escape(where)}"] if where is not None else []
+                now.add_row(escape(title), f"[dim]{step}[/]", *place, f"{time.monotonic() - began:.0f} s")
             return Group(*(Text.from_markup(line, overflow="ellipsis") for line in self.last[-SHOWN:]), head, now)
 
 

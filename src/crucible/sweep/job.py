@@ -28,7 +28,7 @@ def fuse(request: dict[str, Any]) -> dict[str, Any]:
         made = fuse_file(
             request["problem"], request["output"], prove=False, force=True, dtype=request["dtype"],
             forward_only=request["forward_only"], tune=request["tune"], tune_budget=request["tune_budget"],
-            precision=request["precision"],
+            precision=request["precision"], gpu=request.get("gpu"),
         )  # fmt: skip
     except (FuseError, CaptureError, ProblemError) as error:
         return {"status": "not fused", "reason": str(error)}
@@ -67,7 +67,25 @@ def judge(request: dict[str, Any]) -> dict[str, Any]:
     return {"status": status, "reason": reason if status != "proven" else None, "race": result.to_json()}
 
 
-STEPS = {"fuse": fuse, "judge": judge}
+def machine(request: dict[str, Any]) -> dict[str, Any]:
+    """Say what this machine is."""
+    from crucible.sweep import place
+
+    return {"status": "machine", "told": place.machine(request["device"])}
+
+
+STEPS = {"fuse": fuse, "judge": judge, "machine": machine}
+
+
+def answer_to(request: dict[str, Any]) -> dict[str, Any]:
+    """What comes of a step; a machine that is not like the ``expected`` one does not begin with it."""
+    if "expected" in request:
+        from crucible.sweep.place import differs
+
+        reason = differs(request["expected"], request["step"], request["device"])
+        if reason is not None:
+            return {"status": "other place", "reason": reason}
+    return STEPS[request["step"]](request)
 
 
 def main() -> int:
@@ -79,7 +97,7 @@ def main() -> int:
     warnings.filterwarnings("ignore", module="torch")
     request = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     began = time.monotonic()
-    answer = STEPS[request["step"]](request)
+    answer = answer_to(request)
     answer["seconds"] = time.monotonic() - began
     write_atomically(Path(sys.argv[2]), json.dumps(answer))
     return 0
