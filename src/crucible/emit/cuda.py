@@ -829,6 +829,8 @@ def _phases(parts: _Parts, stage: Contraction, phases: Phases) -> list[str]:
     """Which places of a phase are pixels of the output, and which taps it has."""
     w, name, given = _element(parts, stage)
     lines = ["using Phased = void;  // elements are known by their places"] if name else []
+    if phases.inside > 1:
+        lines += ["using Inside = void;  // groups are phases", f"static constexpr int PHASES = {phases.inside};"]
     if phases.ragged:
         inside = [w.condition(Inside(value, v.extent), w.top) for v, value in phases.pixels]
         lines += [

@@ -71,6 +71,11 @@ template <class P, class = void>
 struct RaggedOf { static constexpr bool ragged = false; };
 template <class P>
 struct RaggedOf<P, typename Named<typename P::Ragged>::type> { static constexpr bool ragged = true; };
+// Groups that read the same input: phases.
+template <class P, class = void>
+struct InsideOf { static constexpr int groups = 1; };
+template <class P>
+struct InsideOf<P, typename Named<typename P::Inside>::type> { static constexpr int groups = P::PHASES; };
 template <class P, class = void>
 struct TapsOf {
   static constexpr bool sparse = false;

@@ -23,6 +23,8 @@
 // threads for neighbouring n: it applies the epilogue, stores, and returns the value that statistics are taken of. Called for
 // one that is not there (a lane without an element of its own) it must store nothing, and its result is not used. sink is
 // called once for each (z, m, tile or group of columns) with the count, mean and sum of squared deviations of finish's values.
+// A functor whose groups are phases, which all read the same input, names a type Inside and has `static constexpr int PHASES`,
+// their number.
 // A functor of phases (plan/phases.py) whose columns are pixels of boxes names a type Phased. It has, for finish and exists,
 // finish_at and exists_at, with a place in four dimensions (that of an element that is not there is any in range) for n.
 // Where it names Ragged or Sparse there is

@@ -43,13 +43,20 @@ struct Strip {
   static constexpr int UNITS = W::CHUNKS * 2, PAIRS = LANDED / 2, PAIRS_EACH = (PAIRS + 31) / 32;
   static constexpr int UNIT_BYTES = LANDED * 16, SLOT_BYTES = UNITS * UNIT_BYTES;
   static constexpr int LANDING_BYTES = W::UNIT * LANDED * static_cast<int>(sizeof(scalar));
-  static constexpr int KEPT_BYTES = W::CHUNKS * TAPS * TAP_BYTES;
+  // Phases of one convolution share the lines of its input, and their elements lie beside each other: a block has them all.
+  static constexpr int PHASES = InsideOf<P>::groups, PHASE_BYTES = W::CHUNKS * TAPS * TAP_BYTES, KEPT_BYTES = PHASES * PHASE_BYTES;
   static constexpr int shared_bytes = KEPT_BYTES + W::SLOTS * SLOT_BYTES + W::LANDINGS * LANDING_BYTES +
                                       (2 * W::SLOTS + 2 * W::LANDINGS + 1) * 8 + 112;
   static_assert(P::Kernel::at(0) == 1 && P::Kernel::at(1) == 1 && P::Stride::product == 1, "a window that marches");
   static_assert(P::Box::at(0) * P::Box::at(1) * P::Box::at(2) == 1 && P::Box::at(3) % 8 == 0, "a line");
   static_assert(W::SLOTS > REACH + 1, "the lines under an output line, and the next");
 };
+
+// Kinds of blocks, by what they multiply with.
+template <class P>
+__host__ __device__ int64_t strip_kinds(const P& p) {
+  return p.groups() / InsideOf<P>::groups * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS);
+}
 
 #if CRUCIBLE_HAS_WGMMA
 // A block's output lines: stretches of neighbouring ones in one plane. Strips are numbered along an image first, so that
@@ -62,7 +69,7 @@ struct Stretches {
   Index batch, outer[2], first, count;
 
   __device__ __forceinline__ Stretches(const P& p, int segments_) : segments(static_cast<Index>(segments_)) {
-    const Index tiles = (p.rows() + PAIR_ROWS - 1) / PAIR_ROWS, kinds = tiles * p.groups(), kind = static_cast<Index>(blockIdx.x) % kinds;
+    const Index tiles = (p.rows() + PAIR_ROWS - 1) / PAIR_ROWS, kinds = static_cast<Index>(strip_kinds(p)), kind = static_cast<Index>(blockIdx.x) % kinds;
     group = kind / tiles, tile_m = kind % tiles;
     strips = (p.extent(3) - 1) / P::Box::at(3) + 1;
     lines = static_cast<int64_t>(p.batches() / p.groups()) * p.extent(0) * p.extent(1) * p.extent(2);
@@ -286,10 +293,11 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
     registers_down<W::DOWN>();
     if (threadIdx.x == W::CONSUMERS) {
       barrier_expect(kept, S::KEPT_BYTES);
-      const unsigned char* const weights =
-          packed.weights<W>() + (lines.group * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + lines.tile_m) * int64_t(S::KEPT_BYTES);
-      for (int i = 0; i < W::CHUNKS; ++i)
-        bulk_copy(shared_address(strip_shared) + i * S::TAPS * TAP_BYTES, weights + i * S::TAPS * TAP_BYTES, S::TAPS * TAP_BYTES, kept);
+      const int64_t tiles = (p.rows() + PAIR_ROWS - 1) / PAIR_ROWS;
+      for (int i = 0; i < S::PHASES * W::CHUNKS; ++i)
+        bulk_copy(shared_address(strip_shared) + i * S::TAPS * TAP_BYTES,
+                  packed.weights<W>() + ((lines.group + i / W::CHUNKS) * tiles + lines.tile_m) * S::PHASE_BYTES + i % W::CHUNKS * S::TAPS * TAP_BYTES,
+                  S::TAPS * TAP_BYTES, kept);
     }
     StripRounder<W, P> rounder{W::kind == Operands::Half ? power_of_two(packed.input()) : 1.0f};
     if (W::kind == Operands::Half && blockIdx.x == 0) small_channels<W::ROUNDERS, P>(packed, static_cast<int>(threadIdx.x) - W::CONSUMERS, rounder.by);
@@ -319,14 +327,11 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
     registers_up<W::UP>();
     const int which = warp / 4;
     float sums[S::N / 2];
-    const Taps<P> taps(p, lines.group);
-    const Exponents exponents(packed.rows + (lines.group * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + lines.tile_m) * PAIR_ROWS + warp % 4 * 16,
-                              W::kind == Operands::Half ? packed.input() : 0);
-    const uint64_t a = lines_at(shared_address(strip_shared), TAP_BYTES / 2), b = lines_at(shared_address(ring) + S::LEAD * 16, S::UNIT_BYTES);
+    const uint64_t kept_at = lines_at(shared_address(strip_shared), TAP_BYTES / 2), b = lines_at(shared_address(ring) + S::LEAD * 16, S::UNIT_BYTES);
     barrier_wait(kept, 0);
     if (which == W::WARPGROUPS - 1) turn_give(1);
     // Lines of the ring are counted from the block's first: `base` is that of the stretch's, and what lies before `released`
-    // this warp no longer needs.
+    // this warp no longer needs. The warpgroups take phases of lines in turn, `done` counts them.
     unsigned base = 0, released = 0, done = 0;
     const auto acquire = [&](unsigned line) { barrier_wait(full + line % W::SLOTS * 8, line / W::SLOTS & 1); };
     const auto release = [&](unsigned line) {
@@ -337,7 +342,12 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
       const Index left = lines.strip * P::Box::at(3), rest = p.extent(3) - left;
       const int there = rest < S::N ? static_cast<int>(rest) : S::N;
 #pragma unroll 1
-      for (Index l = (which + W::WARPGROUPS - done % W::WARPGROUPS) % W::WARPGROUPS; l < lines.count; l += W::WARPGROUPS) {
+      for (Index i = (which + W::WARPGROUPS - done % W::WARPGROUPS) % W::WARPGROUPS; i < lines.count * S::PHASES; i += W::WARPGROUPS) {
+        const Index l = i / S::PHASES, group = lines.group + i % S::PHASES;
+        const Taps<P> taps(p, group);
+        const Exponents exponents(packed.rows + (group * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + lines.tile_m) * PAIR_ROWS + warp % 4 * 16,
+                                  W::kind == Operands::Half ? packed.input() : 0);
+        const uint64_t a = kept_at + i % S::PHASES * (S::PHASE_BYTES / 16);
         turn_wait(1 + which);
 #pragma unroll
         for (int down = 0; down < S::DOWN; ++down) {
@@ -362,7 +372,8 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
         __syncwarp();
         // What this warpgroup's next line does not need; but no line that it has not seen, and not the stretch's last, for
         // which it waits below: a slot that is given back may have been filled again.
-        const unsigned seen = base + static_cast<unsigned>(l) + (S::REACH < W::WARPGROUPS ? S::REACH + 1 : W::WARPGROUPS);
+        const Index next = (i + W::WARPGROUPS) / S::PHASES, after = l + S::REACH + 1;
+        const unsigned seen = base + static_cast<unsigned>(next < after ? next : after);
         const unsigned last = base + static_cast<unsigned>(lines.count) + S::REACH - 1;
         release(seen < last ? seen : last);
         const Index first = lines.tile_m * PAIR_ROWS + warp % 4 * 16;
@@ -370,9 +381,9 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
         const Index line = (lines.outer[0] * p.extent(1) + lines.outer[1]) * p.extent(2) + lines.first + l;
         const Index box = line * lines.strips + lines.strip;
         const Index at[4] = {lines.outer[0], lines.outer[1], lines.first + l, left};
-        finish_line<P::Box::at(3)>(p, lines.batch, first, box, line * p.extent(3) + left, at, left > 0, there, sums);
+        finish_line<P::Box::at(3)>(p, lines.batch + i % S::PHASES, first, box, line * p.extent(3) + left, at, left > 0, there, sums);
       }
-      base += static_cast<unsigned>(lines.count) + S::REACH, done += static_cast<unsigned>(lines.count);
+      base += static_cast<unsigned>(lines.count) + S::REACH, done += static_cast<unsigned>(lines.count) * S::PHASES;
       acquire(base - 1);
       __syncwarp();
       release(base);
@@ -404,7 +415,7 @@ cudaError_t launch_strips(const P& p, void* workspace, cudaStream_t stream) {
   cudaError_t refused = pack_rows<W>(p, workspace, &processors, stream);
   if (refused == cudaSuccess) refused = allow_shared(strip_kernel<W, P>, S::shared_bytes);
   if (refused != cudaSuccess) return refused;
-  const int64_t kinds = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS);
+  const int64_t kinds = strip_kinds(p);
   const int64_t blocks = processors >= kinds ? processors / kinds : 1, strips = (p.extent(3) - 1) / P::Box::at(3) + 1;
   const int64_t lines = static_cast<int64_t>(p.batches() / p.groups()) * p.extent(0) * p.extent(1) * p.extent(2);
   const int segments = strip_segments(strips, blocks, lines);

@@ -70,6 +70,7 @@ class PairTile:
     columns: int  # of one instruction
     landings: int = 0  # buffers of kernels/window_strips.cuh, whose box is a line and whose slots are lines of the ring
     pool: tuple[int, ...] = NO_POOL
+    phases: int = 1  # whose weights a strip has
 
     @property
     def instructions(self) -> set[int]:
@@ -102,7 +103,7 @@ class PairTile:
             landed = landed_pixels(form, self.columns, 16 // element)
             lines = self.slots * 2 * self.chunks * landed * 16 + self.landings * 8 * landed * element
             barriers = (2 * self.slots + 2 * self.landings + 1) * 8 + 112
-            return self.chunks * weights + lines + barriers
+            return self.phases * self.chunks * weights + lines + barriers
         slots, kept = (self.again, 0) if operands == "Tf32" else (self.slots, self.chunks)
         ring = slots * (joint.halo_bytes + (0 if kept else weights))
         return kept * weights + ring + joint.stage_bytes + self.landing * 1024 + (2 * slots + 1) * 8 + 112
@@ -252,17 +253,17 @@ def shared_bytes(form: Form, box: Sequence[int], rows: int, words: int) -> int:
 
 def choose_box(
     form: Form, extents: Sequence[int], rows: int, channels: int, samples: int = 1, *, direct: bool = False,
-    pool: Sequence[int] = NO_POOL,
+    pool: Sequence[int] = NO_POOL, phases: int = 1,
 ) -> WindowTile | None:  # fmt: skip
     """The box that should take the least time for an output of these extents; none where no halo fits.
 
     Hopper's kernels have a box of their own. ``direct``: the input is memory as it is. ``pool``: windows that are
-    stored as one element each, and divide the boxes.
+    stored as one element each, and divide the boxes. ``phases``: groups that read the same input.
     """
     boxes = ranked_boxes(form, extents, rows, channels, pool)
-    pairs = ranked_pairs(form, extents, rows, channels, samples, direct=direct, pool=pool)
+    pairs = ranked_pairs(form, extents, rows, channels, samples, direct=direct, pool=pool, phases=phases)
     if prod(pool) > 1:
-        plain = choose_box(form, extents, rows, channels, samples, direct=direct)
+        plain = choose_box(form, extents, rows, channels, samples, direct=direct, phases=phases)
         if not boxes or (not pairs and plain is not None and plain.pair is not None):
             return plain
     if not boxes:
@@ -282,7 +283,7 @@ def ranked_boxes(
 
 def ranked_pairs(
     form: Form, extents: Sequence[int], rows: int, channels: int, samples: int = 1, *, direct: bool = False,
-    pool: Sequence[int] = NO_POOL,
+    pool: Sequence[int] = NO_POOL, phases: int = 1,
 ) -> list[PairTile]:  # fmt: skip
     """All ways to take boxes on Hopper, the fastest first; none for few rows or many taps."""
     if rows < PAIR_LEAST or form.taps > PAIR_TAPS:
@@ -290,7 +291,9 @@ def ranked_pairs(
     stored = 1 / prod(pool)
     pairs = [p for b in _boxes(extents, COLUMNS, pool) for p in _pairs(form, b, extents, channels, samples, pool)]
     if direct and stored == 1:
-        pairs += _strips(form, extents, rows, channels, samples)
+        strips = list(_strips(form, extents, rows, channels, samples, phases))
+        # Phases whose elements lie beside each other fill sectors of memory together only where one block has them all.
+        pairs = strips if strips and phases > 1 else pairs + strips
     return [pair for _, pair in sorted(pairs, key=lambda p: p[0])]
 
 
@@ -483,7 +486,7 @@ def landed_pixels(form: Form, columns: int, group: int) -> int:
 
 
 def _strips(
-    form: Form, extents: Sequence[int], rows: int, channels: int, samples: int
+    form: Form, extents: Sequence[int], rows: int, channels: int, samples: int, phases: int = 1
 ) -> Iterator[tuple[float, PairTile]]:
     """Ways to march down strips on Hopper, with the cycles they should need for one sample."""
     if form.kernel[0] != 1 or form.kernel[1] != 1 or prod(form.stride) != 1:
@@ -495,7 +498,7 @@ def _strips(
         joint = Joint(form, box, -1)
         room = HOPPER_SHARED - joint.stage_bytes - 512 - 16 * 1024
         again = min(8, room // (joint.halo_bytes + form.taps * TAP_BYTES))
-        least = PairTile(box, -1, reach + 2, chunks, 0, 16, again, columns, LANDINGS[0])
+        least = PairTile(box, -1, reach + 2, chunks, 0, 16, again, columns, LANDINGS[0], phases=phases)
         # More buffers, then more lines.
         more = [replace(least, landings=n) for n in range(LANDINGS[1], LANDINGS[0] - 1, -2)]
         more = [*(replace(more[0], slots=reach + n) for n in (4, 3)), *more]
@@ -509,9 +512,9 @@ def _strips(
         # All lines are cut into stretches, so many for each strip: see strip_segments in the kernel.
         stretches = range(1, min(4 * blocks, lines) + 1)
         time = min((-(-s * strips // blocks)) * (-(-lines // s) + reach + 2) for s in stretches)
-        multiply = chunks * form.taps * _instruction(columns)
+        multiply = phases * chunks * form.taps * _instruction(columns)
         cache = landed * channels * 4 / CACHE_RATE
-        moved = cache + width * 4 * ((1 + 4 / width) * PAIR_ROWS + channels) / MEMORY_RATE
+        moved = cache + width * 4 * ((1 + 4 / width) * PAIR_ROWS * phases + channels) / MEMORY_RATE
         yield time * blocks / samples * (max(multiply, moved) + min(multiply, moved) / 4), pair
 
 

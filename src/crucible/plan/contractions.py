@@ -254,6 +254,7 @@ def _phased(
     phases = Phases(
         prod(window.stride), _of(rows) % prod(inner) * prod(outer) + split % prod(outer), tuple(pixels),
         tuple(conditions), (window.taps, prod(a.taps * a.stride for a in dims)),
+        prod(outer) if window.groups == 1 else 1,
     )  # fmt: skip
     contract = Contract(
         low.buffer_name(f"{node.name}{suffix}_sum"), batch, rows, cols, depth, a_, b_,

@@ -161,6 +161,7 @@ class Phases:
     pixels: tuple[tuple[Var, Int], ...]  # of the result's place: each variable, and what it is
     taps: tuple[Condition, ...]  # that hold for taps that are there, in terms of the last batch variable and the depth
     share: tuple[int, int]  # taps that are there, of so many
+    inside: int = 1  # groups, all of them, that are phases of one convolution and read the same input
 
     @property
     def ragged(self) -> bool:

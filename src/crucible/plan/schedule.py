@@ -226,7 +226,7 @@ class Scheduler:
         return Site(
             self.engine, c.rule, rows, cols, depth, batches, s.form, extents, channels, samples,
             direct=isinstance(source, Load) and self._in_lines(source, s),
-            pool=self._pool_of(c), gradient=s.plain is not None,
+            pool=self._pool_of(c), gradient=s.plain is not None, phases=1 if c.phases is None else c.phases.inside,
         )  # fmt: skip
 
     def _tiles(self, stage: Contraction) -> Int:

@@ -45,6 +45,7 @@ class Site:
     direct: bool = False  # lines of the input are lines of memory
     pool: tuple[int, ...] = NO_POOL  # windows that are stored as one element each
     gradient: bool = False  # by the weight of a window
+    phases: int = 1  # groups that read the same input
 
     @property
     def few(self) -> bool:
@@ -160,8 +161,9 @@ def _windows(site: Site, hopper: bool, count: int) -> list[Way]:
     made = []
     if hopper and first.pair is not None:
         pairs = ranked_pairs(
-            site.form, site.extents, site.rows, site.channels, site.samples, direct=site.direct, pool=site.pool
-        )
+            site.form, site.extents, site.rows, site.channels, site.samples, direct=site.direct, pool=site.pool,
+            phases=site.phases,
+        )  # fmt: skip
         kinds: dict[tuple[bool, bool, bool], PairTile] = {}
         for pair in pairs:
             kinds.setdefault((pair.join >= 0, pair.chunks > 0, pair.landings > 0), pair)
@@ -176,7 +178,7 @@ def _windows(site: Site, hopper: bool, count: int) -> list[Way]:
 
 def _box(site: Site, form: Form) -> WindowTile | None:
     sizes = (site.extents, site.rows, site.channels, site.samples)
-    return choose_box(form, *sizes, direct=site.direct, pool=site.pool)
+    return choose_box(form, *sizes, direct=site.direct, pool=site.pool, phases=site.phases)
 
 
 def _plain(site: Site, tile: Tile) -> Way:
