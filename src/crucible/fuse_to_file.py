@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from crucible import __version__
 from crucible.emit.file import MARK
 from crucible.fuse import DTYPES, Fused, FuseError, FuseOptions, fuse_problem
 from crucible.plan.gpus import Gpu, chosen
 from crucible.problem import check_path
 from crucible.report.explain import Explanation, explain, explain_text
 from crucible.report.sentence import UNDER_WAY, proof_sentence
+from crucible.stamp import now_text, program_digest, texts_of
 from crucible.tune import run as tune_run
 from crucible.tune.run import Gauge, Tuned
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from crucible.prove.proof import Proof
 
 SCHEMA = 1
+KIND = "fuse"
 Say = Callable[[str, str], None]  # (step, what it is doing)
 
 
@@ -33,6 +36,7 @@ class FusedFile:
     fused: Fused
     gpu: Gpu
     proofs: list[Proof] = field(default_factory=list)
+    model: Path | None = None  # the file that was fused
 
     @property
     def text(self) -> str:
@@ -60,9 +64,13 @@ class FusedFile:
         """Schema 1: the file, the plan (see Explanation.to_json) and the deciding proof (see Proof.to_json)."""
         return {
             "schema": SCHEMA,
+            "kind": KIND,
+            "model": str(self.model) if self.model is not None else None,
             "file": str(self.path),
+            "environment": {"crucible": __version__, "program": program_digest(), "date": now_text()},
+            "sources": {**(texts_of(reference=self.model) if self.model is not None else {}), "candidate": self.text},
             "plan": self.explained.to_json(),
-            "proof": self.proof.to_json() if self.proof is not None else None,
+            "proof": self.proof.to_json(sources=False) if self.proof is not None else None,
             "proofs": [{"dtype": p.options.get("dtype"), "verdict": p.verdict, "seed": p.seed} for p in self.proofs],
         }
 
@@ -108,7 +116,7 @@ def fuse_file(
     while True:
         fused = fused.with_proof(UNDER_WAY if prove else proof_sentence([]))
         write_atomically(destination, fused.text)
-        made = FusedFile(destination, fused, target)
+        made = FusedFile(destination, fused, target, model=Path(path))
         if planned is not None:
             planned(made)
         if not prove:

@@ -8,10 +8,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from crucible.race.contenders import AGAIN, TITLES
 from crucible.race.environment import clocks_text
+from crucible.race.names import AGAIN, TITLES
 from crucible.race.record import Entry, Pass, Race, Row
-from crucible.report.explain import amount, gflop
+from crucible.report.numbers import amount, gflop, milliseconds
 
 VERDICTS = {
     "proven": ("PROVEN", "bold green"),
@@ -21,12 +21,6 @@ VERDICTS = {
 }
 CLAIMS = {"faster": "green", "slower": "red", "same": "yellow"}
 NAMES = {"copy": "copy {:.0f} GB/s", "fp32": "fp32 {:.4g}", "tf32": "TF32 {:.4g}", "fp16": "fp16 {:.4g} TFLOP/s"}
-
-
-def milliseconds(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value * 1e3:.3g} us" if value < 0.1 else f"{value:.3f} ms"
 
 
 def show_light(race: Race, console: Console) -> None:

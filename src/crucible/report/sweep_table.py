@@ -13,8 +13,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from crucible.race.contenders import AGAIN, EAGER
-from crucible.report.race_table import milliseconds
+from crucible.race.names import AGAIN, EAGER
+from crucible.report.numbers import milliseconds
 from crucible.sweep.run import Sweep
 from crucible.sweep.summary import Change, Summary, summarise, timed
 

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import crucible
 from crucible.build.cache import content_key
-from crucible.race.contenders import USUAL
+from crucible.race.names import USUAL
 from crucible.race.options import RaceOptions
 from crucible.race.record import digest
 from crucible.sweep.find import Found, SweepError, problems, with_candidates
