@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +18,7 @@ from crucible.report.sentence import UNDER_WAY, proof_sentence
 from crucible.stamp import now_text, program_digest, texts_of
 from crucible.tune import run as tune_run
 from crucible.tune.run import Gauge, Tuned
+from crucible.write import WriteError, write_atomically
 
 if TYPE_CHECKING:
     from crucible.prove.proof import Proof
@@ -115,7 +115,7 @@ def fuse_file(
 
     while True:
         fused = fused.with_proof(UNDER_WAY if prove else proof_sentence([]))
-        write_atomically(destination, fused.text)
+        _write(destination, fused.text)
         made = FusedFile(destination, fused, target, model=Path(path))
         if planned is not None:
             planned(made)
@@ -126,7 +126,7 @@ def fuse_file(
             if not made.proofs[-1].ok:
                 break
         made.fused = fused.with_proof(proof_sentence(made.proofs))
-        write_atomically(destination, made.fused.text)
+        _write(destination, made.fused.text)
         last = made.proofs[-1]
         if tuned is None or last.verdict != "refuted" or not tuned.refute(last.reason.message if last.reason else ""):
             return made
@@ -188,24 +188,8 @@ def is_ours(path: Path) -> bool:
         return False
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """All of the text or nothing: it is written beside its place and then moved there."""
-    place = path.resolve()  # through a link, to the file it names
+def _write(path: Path, text: str) -> None:
     try:
-        mode = place.stat().st_mode & 0o777
-    except OSError:
-        mask = os.umask(0)
-        os.umask(mask)
-        mode = 0o666 & ~mask
-    try:
-        handle, name = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name}.", suffix=".tmp")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            os.chmod(name, mode)
-            os.replace(name, place)
-        except BaseException:
-            os.unlink(name)
-            raise
-    except OSError as error:
-        raise FuseError(f"{path} cannot be written: {error.strerror}") from None
+        write_atomically(path, text)
+    except WriteError as error:
+        raise FuseError(str(error)) from None

@@ -22,7 +22,7 @@ VARIABLES = {
     INK: "--ink", DIM: "--dim", RULE: "--rule", PAPER: "--paper", GOOD: "--good", BAD: "--bad", WARN: "--warn",
     SOFT: "--soft", **{c: f"--kernel{k}" for k, c in enumerate(KERNELS)},
 }  # fmt: skip
-SETTINGS = {
+SETTINGS: Any = {
     "svg.fonttype": "none", "svg.hashsalt": "crucible", "font.family": "DejaVu Sans", "font.size": 12.0,
     "text.color": INK, "axes.edgecolor": RULE, "axes.labelcolor": DIM, "xtick.color": DIM, "ytick.color": DIM,
     "axes.facecolor": "none", "figure.facecolor": "none", "savefig.facecolor": "none", "axes.linewidth": 1.0,
@@ -47,7 +47,8 @@ def kernel_colour(number: int) -> str:
 
 def picture(name: str, label: str, height: Callable[[int], float], draw: Draw) -> Picture:
     """Both drawings; ``height`` gives the height in pixels for a width."""
-    return Picture(*(_drawn(f"{name}-{w}", label, w, height(w), draw) for w in (WIDE, NARROW)), label)
+    wide, narrow = (_drawn(f"{name}-{w}", label, w, height(w), draw) for w in (WIDE, NARROW))
+    return Picture(wide, narrow, label)
 
 
 def _drawn(name: str, label: str, width: int, height: float, draw: Draw) -> Markup:

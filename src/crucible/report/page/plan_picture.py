@@ -1,4 +1,4 @@
-"""The plan as a picture: lines of the Model on the left, kernels on the right, and a ribbon wherever one ate the other."""
+"""The plan as a picture: lines of the Model on the left, kernels on the right, ribbons where one ate the other."""
 
 from __future__ import annotations
 

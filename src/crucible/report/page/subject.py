@@ -97,7 +97,7 @@ def read(path: Path) -> Subject | Collection:
     except OSError as error:
         raise RecordError(f"{path} cannot be read: {error.strerror or error}") from None
     except ValueError:
-        raise RecordError(f"{path} is no JSON; give what crucible fuse, prove, race or sweep wrote with --json") from None
+        raise RecordError(f"{path} is no JSON; give what fuse, prove, race or sweep wrote with --json") from None
     return of_document(document, path)
 
 
@@ -172,7 +172,8 @@ def _fuse(document: dict[str, Any]) -> Subject:
 
 def _plan(document: dict[str, Any]) -> Subject:
     name = str(document["model"])
-    return Subject(Path(name).stem, name, [Candidate(Path(name).stem, name, "unproven", plan=document)], untimed=NO_RACE)
+    candidate = Candidate(Path(name).stem, name, "unproven", plan=document)
+    return Subject(Path(name).stem, name, [candidate], untimed=NO_RACE)
 
 
 def _race(document: dict[str, Any]) -> Subject:
