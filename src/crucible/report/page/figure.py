@@ -14,7 +14,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-WIDE, NARROW = 800, 340
+WIDE, NARROW = 960, 340
 # Stand-ins, and the variables of style.css that they become.
 INK, DIM, RULE, PAPER, GOOD, BAD, WARN, SOFT = (f"#0a0b{k:02x}" for k in range(16, 24))
 KERNELS = tuple(f"#0a0c{k:02x}" for k in range(16, 24))

@@ -118,7 +118,7 @@ def highlighted(text: str, language: str, marked: int | None = None) -> Markup:
         rows.pop()
     out = []
     for k, row in enumerate(rows):
-        opened = '<span class="l marked" id="marked">' if k == marked else '<span class="l">'
+        opened = '<span class="l marked">' if k == marked else '<span class="l">'
         out.append(f"{opened}{''.join(row)}\n</span>")
     return Markup("".join(out))
 

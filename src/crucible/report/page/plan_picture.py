@@ -8,7 +8,7 @@ from typing import Any
 from crucible.report.numbers import amount, least, milliseconds
 from crucible.report.page.figure import DIM, INK, RULE, SOFT, Picture, bare, cut, kernel_colour, picture
 
-LINE, KERNEL, GAP, TOP = 42.0, 60.0, 14.0, 26.0
+LINE, KERNEL, GAP, TOP = 46.0, 66.0, 14.0, 28.0
 
 
 @dataclass
@@ -57,14 +57,14 @@ def plan_picture(name: str, plan: dict[str, Any], one: dict[str, Any], times: di
         left_edge, right_edge = left * width, right * width
         tops = _spread(len(shown), LINE, total), _spread(len(kernels), KERNEL, total)
         head = "gradients of the Model's lines" if backward else "lines of the Model"
-        axes.text(0, 12, cut(head, left_edge, 11), size=11, color=DIM, va="center")
-        axes.text(right_edge, 12, cut("kernels, in order", width - right_edge, 11), size=11, color=DIM, va="center")
+        axes.text(0, 12, cut(head, left_edge, 11.5), size=11.5, color=DIM, va="center")
+        axes.text(right_edge, 12, cut("kernels, in order", width - right_edge, 11.5), size=11.5, color=DIM, va="center")
         _ribbons(axes, links, tops, left_edge, right_edge)
         for line, top in zip(shown, tops[0]):
             _box(axes, 0, top, left_edge, LINE, RULE, SOFT)
-            axes.text(10, top + 15, cut(line.text, left_edge - 14, 11), size=11, color=INK, va="center")
+            axes.text(10, top + 16, cut(line.text, left_edge - 14, 12.5), size=12.5, color=INK, va="center")
             said = ", ".join(line.operators) + (f" · line {line.number}" if line.number and width > 500 else "")
-            axes.text(10, top + 31, cut(said, left_edge - 14, 10), size=10, color=DIM, va="center")
+            axes.text(10, top + 33, cut(said, left_edge - 14, 11), size=11, color=DIM, va="center")
         for k, (kernel, top) in enumerate(zip(kernels, tops[1])):
             _kernel(axes, kernel, k, right_edge, top, width, times.get(kernel["name"]))
 
@@ -110,13 +110,13 @@ def _kernel(axes: Any, kernel: dict[str, Any], k: int, x: float, y: float, width
     _box(axes, x, y, room, KERNEL, kernel_colour(k) if ours else RULE, SOFT)
     axes.add_patch(Rectangle((x + 1, y + 5), 5, KERNEL - 10, color=kernel_colour(k) if ours else DIM, linewidth=0))
     name = kernel["name"] if ours else f"left to torch: {kernel['operator']}"
-    axes.text(x + 14, y + 15, cut(f"{k + 1}  {name}", room - 18, 12), size=12, color=INK, va="center", weight="bold")
+    axes.text(x + 14, y + 16, cut(f"{k + 1}  {name}", room - 18, 13), size=13, color=INK, va="center", weight="bold")
     kind = f"{kernel['kind']}, {amount(kernel['bytes'])}" if ours else amount(kernel["bytes"])
-    axes.text(x + 14, y + 32, cut(kind, room - 18, 10.5), size=10.5, color=DIM, va="center")
+    axes.text(x + 14, y + 35, cut(kind, room - 18, 11.5), size=11.5, color=DIM, va="center")
     said = f"at least {least(kernel['seconds'])}" if ours else ""
     if taken is not None:
         said = f"{milliseconds(taken)}, {said}" if width > 500 else milliseconds(taken)
-    axes.text(x + 14, y + 48, cut(said, room - 18, 10.5), size=10.5, color=DIM, va="center")
+    axes.text(x + 14, y + 52, cut(said, room - 18, 11.5), size=11.5, color=DIM, va="center")
 
 
 def _ribbons(axes: Any, links: list[tuple[int, int, bool]], tops: tuple[list[float], list[float]], left: float,

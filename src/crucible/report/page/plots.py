@@ -107,9 +107,13 @@ def roofline(name: str, points: Sequence[Point], roofs: Sequence[Roof]) -> Pictu
                 axes.plot([left, widest], [left * roof.bandwidth / 1e3, widest * roof.bandwidth / 1e3], color=DIM,
                           linewidth=1.5)  # fmt: skip
             axes.plot([knee, right], [roof.peak, roof.peak], color=DIM, linewidth=1.5)
-            axes.text(right, roof.peak * 1.06, f"{roof.name} {roof.peak:.4g}", size=10, color=DIM, ha="right")
+            above = roof.peak == max(r.peak for r in roofs)
+            shift, side = (3, "bottom") if above else (-3, "top")
+            axes.annotate(f"{roof.name} {roof.peak:.4g}", (right, roof.peak), (0, shift), size=10, color=DIM,
+                          textcoords="offset points", ha="right", va=side)  # fmt: skip
         for point in points:
             _mark(axes, point)
+        _names(axes, [p for p in points if p.colour is None])
 
     said = "; ".join(f"{p.label}: {p.rate:.3g} TFLOP/s at {p.intensity:.3g} operations a byte" for p in points)
     return picture(name, f"Roofline. {said}.", lambda w: 400 if w > 500 else 330, draw)
@@ -121,12 +125,24 @@ def _mark(axes: Any, point: Point) -> None:
     axes.plot([point.intensity], [point.rate], shape, markersize=8 if point.colour is None else 17, color=colour,
               markerfacecolor=colour if point.measured else PAPER, markeredgecolor=colour, markeredgewidth=1.8,
               clip_on=False, zorder=3)  # fmt: skip
-    if point.colour is None:
-        axes.annotate(point.label, (point.intensity, point.rate), (9, 0), textcoords="offset points", size=10.5,
-                      color=INK, va="center", zorder=4)  # fmt: skip
-    else:
+    if point.colour is not None:
         axes.text(point.intensity, point.rate, str(point.colour + 1), size=10, ha="center", va="center", zorder=4,
                   color=PAPER if point.measured else INK, weight="bold")  # fmt: skip
+
+
+def _names(axes: Any, points: Sequence[Point], apart: float = 14.0) -> None:
+    """Names beside their points, moved along so that none lies on another; on the side that has room."""
+    placed = sorted(((*axes.transData.transform((p.intensity, p.rate)), p) for p in points), key=lambda each: each[1])
+    low, wanted = -math.inf, []
+    for _, y, _ in placed:
+        low = max(y, low + apart)
+        wanted.append(low)
+    middle = sum(axes.transAxes.transform((x, 0.5))[0] for x in (0, 1)) / 2
+    for (x, y, point), at in zip(placed, wanted):
+        left = x > middle
+        axes.annotate(point.label, (point.intensity, point.rate), (-14 if left else 14, at - y), size=10.5, color=INK,
+                      textcoords="offset points", va="center", ha="right" if left else "left", zorder=4,
+                      arrowprops={"arrowstyle": "-", "color": RULE, "shrinkA": 1, "shrinkB": 4})  # fmt: skip
 
 
 def _plain(value: float, _: object = None) -> str:
@@ -194,17 +210,17 @@ def heat_map(name: str, grid: dict[str, Any], limit: float) -> Picture:
     rows, columns = len(cells), len(cells[0])
 
     def height(width: int) -> float:
-        return 74 + _side(width, rows, columns) * rows
+        return 74 + _tall(width, rows, columns)
 
     def draw(figure: Any, width: int) -> None:
         import matplotlib
         import numpy as np
         from matplotlib.colors import LogNorm
 
-        total, side = height(width), _side(width, rows, columns)
+        total, tall = height(width), _tall(width, rows, columns)
         left = 46
-        axes = figure.add_axes((left / width, 1 - (8 + side * rows) / total, side * columns / width,
-                                side * rows / total))  # fmt: skip
+        axes = figure.add_axes((left / width, 1 - (8 + tall) / total, _side(width, rows, columns) * columns / width,
+                                tall / total))  # fmt: skip
         values = np.array([[min(v, top) if math.isfinite(v) else top for v in row] for row in cells])
         shown = np.ma.masked_where(values <= limit, values)
         colours = matplotlib.colormaps["plasma_r"].with_extremes(bad=(0.5, 0.5, 0.5, 0.10))
@@ -231,8 +247,12 @@ def heat_map(name: str, grid: dict[str, Any], limit: float) -> Picture:
 
 
 def _side(width: int, rows: int, columns: int) -> float:
-    """Pixels of a cell: square, not larger than they need be, and a picture not taller than wide."""
+    """The width of a cell in pixels: not larger than it need be, and a picture not much taller than wide."""
     return max(1.5, min((width - 60) / columns, 420 / rows, 26))
+
+
+def _tall(width: int, rows: int, columns: int) -> float:
+    return max(_side(width, rows, columns) * rows, 20.0 * min(rows, 4))
 
 
 def share_text(cells: Sequence[Sequence[float]], limit: float) -> str:

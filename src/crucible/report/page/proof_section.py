@@ -27,6 +27,7 @@ class MapPart:
     picture: Picture
     caption: str
     table: Table
+    share: float  # of cells that are wrong
 
 
 @dataclass
@@ -79,7 +80,9 @@ def wrong_part(candidate: Candidate, name: str) -> WrongPart | None:
         for cell in worst_cells(grid, limit):
             table.add(cell["rows"], cell["columns"], f"{cell['error']:.2e}")
         caption = f"{grid['title'][0].upper()}{grid['title'][1:]}: {share_text(cells, limit)}. Grey: near enough."
-        part.maps.append(MapPart(heat_map(f"{name}-map{k}", grid, limit), caption, table))
+        share = sum(v > limit for row in cells for v in row) / sum(map(len, cells))
+        part.maps.append(MapPart(heat_map(f"{name}-map{k}", grid, limit), caption, table, share))
+    part.maps.sort(key=lambda m: m.share)  # an error that is somewhere says more than one that is everywhere
     return part
 
 

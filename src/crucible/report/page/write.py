@@ -165,6 +165,10 @@ def facts(subject: Subject) -> list[Fact]:
         part = most_of_allowed(candidate.proof) if candidate.proof else None
         if part is not None:
             found.append(Fact(f"largest error{of}", f"{part:.2f}", "of what is allowed"))
+        wrong = candidate.evidence
+        if wrong.get("error_l2") is not None and wrong.get("limit_l2"):
+            found.append(Fact(f"relative L2 error{of}", f"{float(wrong['error_l2']):.1e}",
+                              f"allowed {float(wrong['limit_l2']):.1e}"))  # fmt: skip
         if candidate.proof is not None:
             done = [c for c in candidate.proof["checks"] if c["status"] in ("passed", "limited")]
             found.append(Fact(f"checks{of}", f"{len(done)} passed", f"seed {candidate.proof['seed']}"))
