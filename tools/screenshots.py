@@ -1,4 +1,4 @@
-"""The pictures of docs/pictures: a proven problem, a refuted candidate and a sweep, at the widths of a phone and a desk.
+"""The pictures of docs/pictures: a problem, a refuted candidate and a sweep, at the widths of a phone and a desk.
 
     python tools/screenshots.py [--only NAME]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from crucible.prove.hints import describe
 from crucible.prove.proof import Check, Finding, Proof, plain
 from crucible.race.claims import conclude
 from crucible.race.record import Entry, Pass, Race, Row
+from crucible.sweep.store import Store
 
 REFERENCE = '''"""A small Model."""
 import torch
@@ -94,8 +96,8 @@ def race(plan: dict[str, Any] | None = None, **changes: Any) -> Race:
     made.ceilings = {"copy": 4200.0, "fp32": 51.0, "tf32": 396.0, "fp16": 768.0}
     made.light = {"forward": {"bytes": 5_000_000, "certain": 0, "operations": 800_000_000, "floor": 0.5, "limit": 0.1,
                               "bound": "memory", "source": "graph"}}  # fmt: skip
-    kernels = [{"name": f"void kernel<256, {k['name']}>(int)", "launches": 1.0, "milliseconds": 0.3}
-               for p in (plan or {"passes": []})["passes"] if p["direction"] == "inference" for k in p["kernels"]]  # fmt: skip
+    ran = [k["name"] for p in (plan or {"passes": []})["passes"] if p["direction"] == "inference" for k in p["kernels"]]
+    kernels = [{"name": f"void kernel<256, {n}>(int)", "launches": 1.0, "milliseconds": 0.3} for n in ran]
     times = {"eager": 2.0, "eager again": 2.01, "compile": 1.5, "new": 0.8}
     rows = [
         Row(name, "candidate" if name == "new" else "baseline", samples=[[t, t * 1.01], [t * 0.99, t]],
@@ -121,3 +123,16 @@ def row(title: str, status: str, given: Race | None, reason: str | None = None) 
         "status": status, "reason": reason, "step": "judge", "seconds": {"fuse": 1.0, "judge": 2.0}, "options": {},
         "environment": dict(ENVIRONMENT), "race": plain(given.to_json()) if given is not None else None,
     }  # fmt: skip
+
+
+def sweep(folder: Path, plan: dict[str, Any]) -> Path:
+    """The store of a sweep of three problems: proven and raced, refuted, and not fused."""
+    wrong = race()
+    entry = wrong.candidates[0]
+    entry.verdict, entry.proof = "refuted", refuted().to_json(sources=False)
+    wrong.passes, wrong.untimed = [], "no times: no candidate is proven"
+    kept = Store(folder)
+    kept.append(row("b/fast.py", "proven", race(plan)))
+    kept.append(row("a_wrong.py", "refuted", wrong, "wrong_values: output is off"))
+    kept.append(row("c<odd> name.py", "not fused", None, "control flow at <line 3>"))
+    return folder

@@ -10,7 +10,17 @@ from example_records import CANDIDATE
 from crucible.report.page.listing import FOLD_BEGIN, FOLD_END, listing, stretches
 
 pytestmark = pytest.mark.quick
-FUSED = f'"""Header."""\nA = r"""\n#include <x>\n{FOLD_BEGIN}\n__device__ int f();\n\n{FOLD_END}\nint g();\n"""\nend = 1\n'
+FUSED = f'''"""Header."""
+A = r"""
+#include <x>
+{FOLD_BEGIN}
+__device__ int f();
+
+{FOLD_END}
+int g();
+"""
+end = 1
+'''
 
 
 @pytest.mark.parametrize("text", [CANDIDATE, FUSED, "", "x = 1", "no python (", 'a = "__global__"\n', "\n\n\n",
@@ -27,7 +37,8 @@ def test_every_line_is_there_once(text):
 
 def test_languages_and_folds():
     assert [(s.language, s.first, s.folded) for s in stretches(FUSED)] == [
-        ("python", 1, False), ("cuda", 3, False), ("cuda", 4, True), ("cuda", 7, False), ("python", 9, False)]  # fmt: skip
+        ("python", 1, False), ("cuda", 3, False), ("cuda", 4, True), ("cuda", 7, False), ("python", 9, False),
+    ]  # fmt: skip
 
 
 def test_text_survives_highlighting():

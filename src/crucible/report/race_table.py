@@ -40,11 +40,13 @@ def show_light(race: Race, console: Console) -> None:
 
 
 def show(race: Race, console: Console) -> None:
-    """The whole result."""
+    """The whole result, in the order of its page: verdicts, the speed of light, times, and what may be claimed."""
+    said = [e for e in race.candidates if e.verdict != "unproven" or race.untimed is None]
+    for entry in said:
+        _entry(entry, console)
+    if said:
+        console.print()
     show_light(race, console)
-    console.print()
-    for entry in race.candidates:
-        _entry(entry, console, race.untimed is not None)
     for done in race.passes:
         console.print()
         _pass(race, done, console)
@@ -59,9 +61,7 @@ def show(race: Race, console: Console) -> None:
         console.print(f"[bold yellow]{escape(race.untimed)}[/]", highlight=False)
 
 
-def _entry(entry: Entry, console: Console, untimed: bool) -> None:
-    if entry.verdict == "unproven" and untimed:
-        return
+def _entry(entry: Entry, console: Console) -> None:
     word, style = VERDICTS[entry.verdict]
     console.print(f"[{style}]{word}[/] {escape(entry.file)}", highlight=False, soft_wrap=True)
     if entry.reason is not None:
