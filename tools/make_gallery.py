@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 GALLERY = ROOT / "gallery"
 GPU = "h200"
 SEED = 7
+TIMEOUT = 1800.0  # seconds for a step of a proof: the largest problem has weights of 268 MB, on a simulated chip
 AGAINST = ("eager", "channels_last", "compile", "max_autotune")
 
 if TYPE_CHECKING:
@@ -84,6 +85,8 @@ def stale_pages(path: Path) -> list[str]:
     place = GALLERY / path.stem
     own = mark((place / "model_new.py").read_text())
     found = []
+    if json.loads((place / "proof.json").read_text())["verdict"] != "proven":
+        found.append(f"{path.stem}/proof.json is no proof")
     for name in ("proof.json", "race.json"):
         if (place / name).is_file() and json.loads((place / name).read_text()).get("of") != own:
             found.append(f"{path.stem}/{name} is about another text than model_new.py")
@@ -113,7 +116,7 @@ def make(path: Path, records: Path | None, quick: bool) -> Any:
     file = place / "model_new.py"
     (place / "plan.txt").write_text(plan_text(fused))
     there = file.is_file() and body(file.read_text()) == body(fused.text)
-    if not there or not _is_of(place / "proof.json", mark(fused.text)):
+    if not there or not _proven(place / "proof.json", mark(fused.text)):
         _prove(path, file, fused, quick)
     if records is not None and (records / f"{path.stem}.json").is_file():
         _adopt(json.loads((records / f"{path.stem}.json").read_text()), place, mark(fused.text))
@@ -127,6 +130,10 @@ def _is_of(record: Path, wanted: str) -> bool:
     return record.is_file() and json.loads(record.read_text()).get("of") == wanted
 
 
+def _proven(record: Path, wanted: str) -> bool:
+    return _is_of(record, wanted) and json.loads(record.read_text())["verdict"] == "proven"
+
+
 def _prove(path: Path, file: Path, fused: Fused, quick: bool) -> None:
     from crucible.prove.proof import plain
     from crucible.prove.run import prove
@@ -135,7 +142,7 @@ def _prove(path: Path, file: Path, fused: Fused, quick: bool) -> None:
     file.write_text(fused.with_proof(UNDER_WAY).text)
     say(f"{path.stem}: proving in the simulator")
     names = (p.relative_to(ROOT) for p in (path, file))
-    proof = prove(*names, device="sim", seed=SEED, quick=quick)
+    proof = prove(*names, device="sim", seed=SEED, quick=quick, timeout=TIMEOUT)
     say(f"{path.stem}: {proof.verdict}, {proof.seconds:.0f} s")
     file.write_text(fused.with_proof(proof_sentence([proof])).text)
     document = {**plain(proof.to_json(sources=False)), "of": mark(fused.text)}

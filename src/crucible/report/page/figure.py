@@ -102,5 +102,5 @@ def bare(figure: Any, width: int, height: float) -> Any:
 
 def cut(text: str, pixels: float, size: float = 12.0) -> str:
     """As much of a text as has room, by a generous estimate of its width."""
-    room = max(3, int(pixels / (0.62 * size)))
+    room = max(3, int(pixels / (0.58 * size)))
     return text if len(text) <= room else text[: room - 1] + "…"

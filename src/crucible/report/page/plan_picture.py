@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,11 @@ class Line:
     text: str
     number: int | None
     operators: list[str] = field(default_factory=list)
+
+    @property
+    def short(self) -> str:
+        """Without what is the same in most lines."""
+        return re.sub(r"^(?:return |\w+ = )?(?:self\.)?", "", self.text)
 
 
 def lines_of(plan: dict[str, Any], mode: str) -> list[Line]:
@@ -62,7 +68,8 @@ def plan_picture(name: str, plan: dict[str, Any], one: dict[str, Any], times: di
         _ribbons(axes, links, tops, left_edge, right_edge)
         for line, top in zip(shown, tops[0]):
             _box(axes, 0, top, left_edge, LINE, RULE, SOFT)
-            axes.text(10, top + 16, cut(line.text, left_edge - 14, 12.5), size=12.5, color=INK, va="center")
+            text = line.text if width > 500 else line.short
+            axes.text(10, top + 16, cut(text, left_edge - 14, 12.5), size=12.5, color=INK, va="center")
             said = ", ".join(line.operators) + (f" · line {line.number}" if line.number and width > 500 else "")
             axes.text(10, top + 33, cut(said, left_edge - 14, 11), size=11, color=DIM, va="center")
         for k, (kernel, top) in enumerate(zip(kernels, tops[1])):

@@ -13,6 +13,7 @@ from crucible.report.page.subject import Candidate, Subject
 from crucible.report.page.tables import Cell, Table, columns, listed
 
 PLURALS = {"contraction": "contractions", "walk": "walks", "map": "maps"}
+LARGE, MOST = 0.02, 4  # a tensor is named when it is so much of the bytes, and so many are
 DIRECTIONS = {"forward": "forward", "backward": "backward", "inference": "forward without gradients"}
 
 
@@ -71,7 +72,7 @@ def _caption(one: dict[str, Any]) -> str:
 
 
 def _table(plan: dict[str, Any], one: dict[str, Any], times: dict[str, float]) -> Table:
-    titles = ["kernel:name", "lines of the Model:text", "GFLOP#", "bytes#", "at least#", "bound by"]
+    titles = ["kernel:name", "lines of the Model:lines", "GFLOP#", "bytes#", "at least#", "bound by"]
     titles += ["measured#"] if times else []
     titles += ["reads:text", "writes:text"]
     direction = DIRECTIONS[one["direction"]]
@@ -96,7 +97,13 @@ def _table(plan: dict[str, Any], one: dict[str, Any], times: dict[str, float]) -
 
 
 def _tensors(tensors: list[dict[str, Any]]) -> str:
-    return listed([f"{t['name']} {amount(t['bytes'])}" for t in tensors])
+    """The large ones by name, the rest as a number."""
+    total = sum(t["bytes"] for t in tensors)
+    ordered = sorted(tensors, key=lambda t: -t["bytes"])
+    large = [t for k, t in enumerate(ordered) if k == 0 or (k < MOST and t["bytes"] > LARGE * total)]
+    text = listed([f"{t['name']} {amount(t['bytes'])}" for t in large])
+    rest = ordered[len(large) :]
+    return text + (f" and {len(rest)} more, {amount(sum(t['bytes'] for t in rest))}" if rest else "")
 
 
 def count_text(one: dict[str, Any]) -> str:

@@ -161,7 +161,10 @@ def error_part(candidate: Candidate, of: str, name: str) -> ErrorPart | None:
                   Cell(f"{row.limit:.2e}", row.limit), f"{row.part:.2f}")  # fmt: skip
     most = sorted(rows, key=lambda r: -r.part)[:SHOWN]
     shown = [r for r in rows if r in most]
-    text = "Truth is the Model in float64. Allowed is twice the error of an honest implementation on the same data."
+    text = (
+        "Truth is the Model in float64. Allowed is twice the error of an honest implementation on the same data, "
+        "which may use TF32 where torch's switches permit it."
+    )
     if len(shown) < len(rows):
         text += f" The picture has the {len(shown)} that come nearest to it, the table all {len(rows)}."
     return ErrorPart(of, text, errors(f"{name}-errors", shown), table)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 @dataclass(frozen=True)
 class Column:
     title: str
-    kind: str = ""  # "number", "text", "name"
+    kind: str = ""  # "number", or a class of style.css: "text", "lines", "name"
 
     @property
     def number(self) -> bool:
