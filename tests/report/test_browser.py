@@ -54,6 +54,17 @@ def test_they_render_without_errors_and_fit(browser, pages):
                 assert browser.value(chromium.OVERFLOWING) == [], where
 
 
+def test_on_paper_nothing_is_cut_off(browser, pages):
+    """A4 has 794 pixels; on paper nothing scrolls, so that every box must fit."""
+    beyond = """[...document.querySelectorAll('body *')].filter(e => e.getBoundingClientRect().right > innerWidth + 1)
+        .map(e => e.tagName + ': ' + e.textContent.trim().slice(0, 60))"""
+    for name, page in pages.items():
+        browser.open(page, 794, dark=True)
+        browser.send("Emulation.setEmulatedMedia", media="print")
+        assert browser.value(beyond) == [], name
+        assert browser.value("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+
+
 def test_what_is_too_wide_is_noticed(browser, tmp_path):
     """The check above can fail."""
     page = tmp_path / "wide.html"

@@ -50,9 +50,12 @@ def _titles(dimensions: int) -> tuple[str, str]:
 
 
 def _unit(exact: torch.Tensor) -> float:
-    """The root mean square of the truth."""
-    finite = exact[torch.isfinite(exact)] if exact.is_floating_point() else exact
-    return scale(finite)[1] if finite.numel() else 0.0
+    """The root mean square of the truth, of what is finite in it."""
+    found = scale(exact)[1]
+    if found == 0.0 and exact.is_floating_point():
+        finite = exact[torch.isfinite(exact)]
+        return scale(finite)[1] if finite.numel() else 0.0
+    return found
 
 
 def _error(exact: torch.Tensor, got: torch.Tensor, unit: float) -> torch.Tensor:
