@@ -215,7 +215,7 @@ def heat_map(name: str, grid: dict[str, Any], limit: float) -> Picture:
     def draw(figure: Any, width: int) -> None:
         import matplotlib
         import numpy as np
-        from matplotlib.colors import LogNorm
+        from matplotlib.colors import LinearSegmentedColormap, LogNorm
 
         total, tall = height(width), _tall(width, rows, columns)
         left = 46
@@ -223,7 +223,9 @@ def heat_map(name: str, grid: dict[str, Any], limit: float) -> Picture:
                                 tall / total))  # fmt: skip
         values = np.array([[min(v, top) if math.isfinite(v) else top for v in row] for row in cells])
         shown = np.ma.masked_where(values <= limit, values)
-        colours = matplotlib.colormaps["plasma_r"].with_extremes(bad=(0.5, 0.5, 0.5, 0.10))
+        # From yellow to purple: its dark end would be lost on a dark page.
+        steps = matplotlib.colormaps["plasma"](np.linspace(1.0, 0.28, 64))
+        colours = LinearSegmentedColormap.from_list("wrong", steps).with_extremes(bad=(0.5, 0.5, 0.5, 0.10))
         norm = LogNorm(floor, max(top, floor * 1.0001))
         image = axes.imshow(shown, cmap=colours, norm=norm, interpolation="none", aspect="auto",
                             extent=(0, grid["columns"]["size"], grid["rows"]["size"], 0))  # fmt: skip

@@ -24,6 +24,7 @@ class RacePart:
     picture: Picture | None = None
     caption: str = "Bars end at the median; whiskers span the middle three fifths of the samples."
     table: Table | None = None
+    notes: list[str] = field(default_factory=list)  # why somebody has no time
 
 
 @dataclass
@@ -57,6 +58,7 @@ def _one(race: dict[str, Any], done: dict[str, Any], name: str) -> RacePart:
         ]
         part.picture = race_bars(name, bars, floor)
     part.table = _table(done["what"], rows)
+    part.notes = [f"{r['status']}: {name_of(r)}: {r['note'] or ''}" for r in rows if r["times"] is None]
     return part
 
 
@@ -80,8 +82,7 @@ def _table(what: str, rows: list[dict[str, Any]]) -> Table:
         ours = row["kind"] == "candidate"
         times = row["times"]
         if times is None:
-            status = Cell(f"{row['status']}: {row['note'] or ''}", status=class_of(row["status"]))
-            table.add(name_of(row), status, *[""] * 8, ours=ours)
+            table.add(name_of(row), Cell(row["status"], status=class_of(row["status"])), *[""] * 8, ours=ours)
             continue
         mark = " (unproven)" if row["status"] == "unproven" else ""
         checked = row.get("checked") or {}
