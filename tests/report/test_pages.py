@@ -95,6 +95,7 @@ def test_a_proof(tmp_path):
     order(text, ">PROVEN<", "new.py against model.py (sim, 4 s)", "The race", "Errors, beside eager",
           "What was checked", "The candidate", "Run it again")  # fmt: skip
     assert "crucible prove model.py new.py --device sim --seed 3 --quick" in text
+    assert "seed 3, a quick proof" in text
     assert "0.67" in text and "2.00e-07" in text  # of what is allowed, and an error
     assert 'class="k">__global__' in text and "0123456789abcdef" in text
 

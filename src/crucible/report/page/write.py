@@ -171,7 +171,8 @@ def facts(subject: Subject) -> list[Fact]:
                               f"allowed {float(wrong['limit_l2']):.1e}"))  # fmt: skip
         if candidate.proof is not None:
             done = [c for c in candidate.proof["checks"] if c["status"] in ("passed", "limited")]
-            found.append(Fact(f"checks{of}", f"{len(done)} passed", f"seed {candidate.proof['seed']}"))
+            quick = ", a quick proof" if (candidate.proof.get("options") or {}).get("quick") else ""
+            found.append(Fact(f"checks{of}", f"{len(done)} passed", f"seed {candidate.proof['seed']}{quick}"))
     return found
 
 
