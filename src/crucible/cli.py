@@ -487,6 +487,8 @@ def report(
         try:
             pages = write_pages(run, output, force=force, progress=lambda text: progress.say("writing", text))
         except RecordError as error:
+            if debugging():
+                raise
             raise complain(error) from None
     from crucible.report.page_list import document, show
 

@@ -41,6 +41,12 @@ def test_languages_and_folds():
     ]  # fmt: skip
 
 
+def test_folds_are_those_of_generated_files():
+    from crucible.emit.file import LIBRARY_BEGIN, LIBRARY_END
+
+    assert (FOLD_BEGIN, FOLD_END) == (LIBRARY_BEGIN, LIBRARY_END)
+
+
 def test_text_survives_highlighting():
     shown = "".join(re.sub(r"<[^>]*>", "", str(p.html)) for p in listing(CANDIDATE))
     assert shown.replace("&lt;", "<").replace("&#34;", '"').replace("&#39;", "'") == CANDIDATE

@@ -212,6 +212,15 @@ def test_what_is_no_record(tmp_path, text, says):
         read(path)
 
 
+@pytest.mark.parametrize("change", [{"verdict": "maybe"}, {"checks": 3}, {"checks": [{"name": "forward"}]}])
+def test_a_broken_part_is_a_sentence(tmp_path, change):
+    path = tmp_path / "r.json"
+    path.write_text(json.dumps({**plain(records.proof().to_json()), **change}))
+    with pytest.raises(RecordError, match="missing or broken"):
+        report(path, tmp_path / "p.html")
+    assert not (tmp_path / "p.html").exists()
+
+
 def test_records_of_before_kinds_were_written(plan):
     old = records.proof().to_json()
     del old["kind"], old["sources"]

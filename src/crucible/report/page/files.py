@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from crucible.report.page.subject import Collection, RecordError, Subject, read
+from crucible.report.page.subject import Collection, RecordError, read
 from crucible.report.page.write import GENERATOR, index_html, page_html
 
 DEFAULT = Path("report.html")
@@ -34,11 +34,14 @@ def report(
     _check_place(place, force)
     progress(f"reading {record}")
     found = read(record)
-    if isinstance(found, Subject):
+    try:
+        if isinstance(found, Collection):
+            return _collection(found, place, force, progress)
         progress(found.title)
         _write(place, page_html(found))
         return [Written(place, found.title, found.verdict, found.word)]
-    return _collection(found, place, force, progress)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, StopIteration) as error:
+        raise RecordError(f"{record} cannot be shown: a part of it is missing or broken: {error!r}") from error
 
 
 def _collection(found: Collection, place: Path, force: bool, progress: Callable[[str], None]) -> list[Written]:
