@@ -24,6 +24,7 @@ GALLERY = ROOT / "gallery"
 GPU = "h200"
 SEED = 7
 TIMEOUT = 1800.0  # seconds for a step of a proof: the largest problem has weights of 268 MB, on a simulated chip
+OF_THE_MACHINE = ("platform", "machine", "isolation")  # not what a figure depends on
 AGAINST = ("eager", "channels_last", "compile", "max_autotune")
 
 if TYPE_CHECKING:
@@ -145,8 +146,13 @@ def _prove(path: Path, file: Path, fused: Fused, quick: bool) -> None:
     proof = prove(*names, device="sim", seed=SEED, quick=quick, timeout=TIMEOUT)
     say(f"{path.stem}: {proof.verdict}, {proof.seconds:.0f} s")
     file.write_text(fused.with_proof(proof_sentence([proof])).text)
+    proof.environment = _of_versions(proof.environment)
     document = {**plain(proof.to_json(sources=False)), "of": mark(fused.text)}
     (file.parent / "proof.json").write_text(json.dumps(document, indent=1) + "\n")
+
+
+def _of_versions(environment: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in environment.items() if k not in OF_THE_MACHINE}
 
 
 def _adopt(race: dict[str, Any], place: Path, wanted: str) -> None:
@@ -156,6 +162,8 @@ def _adopt(race: dict[str, Any], place: Path, wanted: str) -> None:
         say(f"{place.name}: the record is of another text, and is left out")
         return
     entry["source"] = race["source"] = None
+    for record in (race, entry.get("proof") or {}):
+        record["environment"] = _of_versions(record.get("environment") or {})
     entry["file"], race["reference"] = f"gallery/{place.name}/model_new.py", f"problems/{place.name}.py"
     (place / "race.json").write_text(json.dumps({**race, "of": wanted}, indent=1) + "\n")
 
