@@ -7,7 +7,7 @@ WORKERS ?= 2
 # Tests take from milliseconds to minutes: a worker that has none left takes some of another's.
 SPREAD := -n $(WORKERS) --dist worksteal
 
-.PHONY: demo test quick exhaustive accept lint gpu setup clean help
+.PHONY: demo test quick exhaustive accept gallery pictures lint gpu setup clean help
 
 help:
 	@echo "make demo    fuse one of the problems and prove the result, in the simulator if there is no GPU"
@@ -15,6 +15,8 @@ help:
 	@echo "make quick   linters, types and the tests that take seconds"
 	@echo "make exhaustive   what only repeats or enlarges the tests: more files, more problems, more random graphs"
 	@echo "make accept       take what fusing the problems gives now as what it should give"
+	@echo "make gallery      fuse, prove and show the reference problems again, in gallery/"
+	@echo "make pictures     the pictures of pages in docs/pictures (needs Chromium)"
 	@echo "make gpu     the tests that need a GPU"
 	@echo "make lint    linters and types alone"
 	@echo "make setup   only the virtual environment"
@@ -45,6 +47,12 @@ exhaustive: setup
 
 accept: setup
 	$(PY) tests/fuse/accepted.py
+
+gallery: setup
+	$(PY) tools/make_gallery.py
+
+pictures: setup
+	$(PY) tools/screenshots.py
 
 gpu: setup
 	$(PY) -m pytest -m gpu

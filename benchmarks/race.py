@@ -38,10 +38,11 @@ from crucible.plan import gpus  # noqa: E402
 from crucible.problem import Problem, import_file, load_problem  # noqa: E402
 from crucible.race import contenders, values  # noqa: E402
 from crucible.race.light import Light, light, work_of  # noqa: E402
+from crucible.race.names import BASELINES  # noqa: E402
 from crucible.race.stats import SLACK, ULPS  # noqa: E402
 
 NEW = "ModelNew"
-CONTENDERS = (*contenders.BASELINES, NEW)
+CONTENDERS = (*BASELINES, NEW)
 TABLE = Path(__file__).resolve().parent / "results" / "race.csv"
 
 

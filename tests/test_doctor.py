@@ -62,6 +62,7 @@ def test_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
     monkeypatch.setattr(doctor, "examine", lambda: GOOD)
     assert doctor.run(as_json=True) == 0
     document = json.loads(capsys.readouterr().out)
+    assert (document["schema"], document["kind"]) == (1, "doctor")
     assert document["usable"] and document["devices"] == ["sim"]
     assert document["findings"][0] == {"name": "Python", "state": "ok", "detail": "3.11", "fix": "", "area": "basis"}
 

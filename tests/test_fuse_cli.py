@@ -13,10 +13,12 @@ from typer.testing import CliRunner
 from crucible.cli import app
 from crucible.emit.file import MARK
 from crucible.fuse import FuseError, fuse_problem
-from crucible.fuse_to_file import is_ours, output_path, write_atomically
+from crucible.fuse_to_file import is_ours, output_path
 from crucible.plan.gpus import find
 from crucible.prove.proof import Finding, Proof
-from crucible.report.explain import amount, explain_text, gflop, least
+from crucible.report.explain import explain_text
+from crucible.report.numbers import amount, gflop, least
+from crucible.write import write_atomically
 
 runner = CliRunner()
 quick = pytest.mark.quick

@@ -1,4 +1,4 @@
-"""The command line: ``crucible fuse``, ``prove``, ``race``, ``sweep`` and ``doctor``."""
+"""The command line: ``crucible fuse``, ``prove``, ``race``, ``sweep``, ``report`` and ``doctor``."""
 
 from __future__ import annotations
 
@@ -186,12 +186,12 @@ def fuse(
     if json is not None:
         from json import dumps
 
-        from crucible.fuse_to_file import write_atomically
         from crucible.prove.proof import plain
+        from crucible.write import WriteError, write_atomically
 
         try:
             write_atomically(json, dumps(plain(made.to_json()), indent=2, allow_nan=False) + "\n")
-        except FuseError as error:
+        except WriteError as error:
             raise complain(error) from None
     raise typer.Exit(made.exit_code)
 
@@ -404,7 +404,7 @@ def race(
         raise typer.Exit(130) from None
     show(result, Console())
     if json is not None:
-        from crucible.fuse_to_file import write_atomically
+        from crucible.write import write_atomically
 
         write_atomically(json, result.to_text())
     raise typer.Exit(result.exit_code)
@@ -544,8 +544,8 @@ def sweep(
     if json is not None:
         from json import dumps
 
-        from crucible.fuse_to_file import write_atomically
         from crucible.prove.proof import plain
+        from crucible.write import write_atomically
 
         write_atomically(json, dumps(plain(document(result, changes)), indent=1, allow_nan=False) + "\n")
     raise typer.Exit(exit_code(result.rows, changes))
@@ -553,6 +553,61 @@ def sweep(
 
 def _listed(text: str) -> tuple[str, ...]:
     return tuple(a.strip().replace("-", "_") for a in text.split(",") if a.strip())
+
+
+@app.command()
+def report(
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="what fuse, prove or race wrote with --json, or a sweep's folder")
+    ],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="PAGE.html", help="[default: report.html]")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="overwrite a file that crucible did not write")] = False,
+    json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="list the pages there")] = None,
+) -> None:
+    """Make a page of a record: the verdict, the plan, the race, the roofline, errors, the CUDA, how to run it again.
+
+    A page is one file that needs no network. A sweep gives an index that can be sorted, and a folder of pages beside
+    it. Nothing is run: times and errors are those of the record.
+
+    \b
+    Examples:
+      crucible prove model.py new.py --json proof.json && crucible report proof.json
+      crucible report race.json -o race.html
+      crucible report problems_sweep -o sweep.html      writes sweep.html and sweep_pages/
+
+    Exit code: 0 the pages are there, 2 the record cannot be read or the pages cannot be written.
+    """
+    errors = Console(stderr=True)
+
+    def complain(error: object) -> typer.Exit:
+        errors.print(f"crucible report: {error}", style="red", highlight=False, markup=False)
+        return typer.Exit(2)
+
+    _check_writable(json, complain)
+    from crucible.report.progress import Progress
+
+    with Progress(errors, "crucible report") as progress:
+        progress.say("starting", "")
+        from crucible.report.page.files import report as write_pages
+        from crucible.report.page.subject import RecordError
+
+        try:
+            pages = write_pages(run, output, force=force, progress=lambda text: progress.say("writing", text))
+        except RecordError as error:
+            if debugging():
+                raise
+            raise complain(error) from None
+    from crucible.report.page_list import document, show
+
+    show(pages, Console())
+    if json is not None:
+        from json import dumps
+
+        from crucible.write import write_atomically
+
+        write_atomically(json, dumps(document(pages), indent=1) + "\n")
 
 
 @app.command()

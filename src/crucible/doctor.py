@@ -22,6 +22,7 @@ from typing import Literal
 from rich.console import Console
 from rich.table import Table
 
+SCHEMA = 1  # of the JSON; counts up when a key changes its meaning
 GIB = 1 << 30
 Area = Literal["basis", "simulator", "gpu", "extra"]
 State = Literal["ok", "warning", "missing"]
@@ -333,7 +334,10 @@ def run(*, as_json: bool = False, console: Console | None = None) -> int:
     findings = examine()
     ready = devices(findings)
     if as_json:
-        document = {"usable": bool(ready), "devices": ready, "findings": [asdict(f) for f in findings]}
+        document = {
+            "schema": SCHEMA, "kind": "doctor", "usable": bool(ready), "devices": ready,
+            "findings": [asdict(f) for f in findings],
+        }  # fmt: skip
         print(json.dumps(document, indent=2))
     else:
         show(findings, console or Console())

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from crucible import __version__
 from crucible.emit.file import MARK
 from crucible.files import check_path
 from crucible.fuse import DTYPES, Fused, FuseError, FuseOptions, fuse_problem
 from crucible.plan.gpus import Gpu, chosen
 from crucible.report.explain import Explanation, explain, explain_text
 from crucible.report.sentence import UNDER_WAY, proof_sentence
+from crucible.stamp import now_text, program_digest, texts_of
 from crucible.tune import run as tune_run
 from crucible.tune.run import Gauge, Tuned
+from crucible.write import WriteError, write_atomically
 
 if TYPE_CHECKING:
     from crucible.prove.proof import Proof
 
 SCHEMA = 1
+KIND = "fuse"
 Say = Callable[[str, str], None]  # (step, what it is doing)
 
 
@@ -33,6 +36,7 @@ class FusedFile:
     fused: Fused
     gpu: Gpu
     proofs: list[Proof] = field(default_factory=list)
+    model: Path | None = None  # the file that was fused
 
     @property
     def text(self) -> str:
@@ -60,9 +64,13 @@ class FusedFile:
         """Schema 1: the file, the plan (see Explanation.to_json) and the deciding proof (see Proof.to_json)."""
         return {
             "schema": SCHEMA,
+            "kind": KIND,
+            "model": str(self.model) if self.model is not None else None,
             "file": str(self.path),
+            "environment": {"crucible": __version__, "program": program_digest(), "date": now_text()},
+            "sources": {**(texts_of(reference=self.model) if self.model is not None else {}), "candidate": self.text},
             "plan": self.explained.to_json(),
-            "proof": self.proof.to_json() if self.proof is not None else None,
+            "proof": self.proof.to_json(sources=False) if self.proof is not None else None,
             "proofs": [{"dtype": p.options.get("dtype"), "verdict": p.verdict, "seed": p.seed} for p in self.proofs],
         }
 
@@ -107,8 +115,8 @@ def fuse_file(
 
     while True:
         fused = fused.with_proof(UNDER_WAY if prove else proof_sentence([]))
-        write_atomically(destination, fused.text)
-        made = FusedFile(destination, fused, target)
+        _write(destination, fused.text)
+        made = FusedFile(destination, fused, target, model=Path(path))
         if planned is not None:
             planned(made)
         if not prove:
@@ -118,7 +126,7 @@ def fuse_file(
             if not made.proofs[-1].ok:
                 break
         made.fused = fused.with_proof(proof_sentence(made.proofs))
-        write_atomically(destination, made.fused.text)
+        _write(destination, made.fused.text)
         last = made.proofs[-1]
         if tuned is None or last.verdict != "refuted" or not tuned.refute(last.reason.message if last.reason else ""):
             return made
@@ -180,24 +188,8 @@ def is_ours(path: Path) -> bool:
         return False
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """All of the text or nothing: it is written beside its place and then moved there."""
-    place = path.resolve()  # through a link, to the file it names
+def _write(path: Path, text: str) -> None:
     try:
-        mode = place.stat().st_mode & 0o777
-    except OSError:
-        mask = os.umask(0)
-        os.umask(mask)
-        mode = 0o666 & ~mask
-    try:
-        handle, name = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name}.", suffix=".tmp")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            os.chmod(name, mode)
-            os.replace(name, place)
-        except BaseException:
-            os.unlink(name)
-            raise
-    except OSError as error:
-        raise FuseError(f"{path} cannot be written: {error.strerror}") from None
+        write_atomically(path, text)
+    except WriteError as error:
+        raise FuseError(str(error)) from None

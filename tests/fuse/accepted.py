@@ -8,6 +8,10 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from crucible.fuse import Fused
 
 ROOT = Path(__file__).parents[2]
 FOLDER = Path(__file__).parent / "accepted"
@@ -17,14 +21,14 @@ def problems() -> list[Path]:
     return sorted([*(ROOT / "problems").glob("*.py"), *(ROOT / "problems" / "gallery").glob("*.py")])
 
 
-def generated(path: Path) -> str:
+def generated(path: Path, fused: Fused | None = None) -> str:
     """The explanation for an H200, then the generated file with the kernel bodies and the unchanging parts left out."""
     from crucible.emit.file import LIBRARY_BEGIN, LIBRARY_END
     from crucible.fuse import fuse_problem
     from crucible.plan import gpus
     from crucible.report.explain import explain_text
 
-    fused = fuse_problem(path)
+    fused = fused or fuse_problem(path)
     text = re.sub(rf"{re.escape(LIBRARY_BEGIN)}.*?{re.escape(LIBRARY_END)}", "// kernel bodies", fused.text, flags=re.S)
     text = re.sub(
         r"\n_SCALARS = .*?\n(?=def _model_forward|def _training_forward|def _evaluation_forward)",

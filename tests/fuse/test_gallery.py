@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import crucible
+import make_gallery
 from crucible.fuse import fuse_problem
 
 _spec = importlib.util.spec_from_file_location("accepted", Path(__file__).parent / "accepted.py")
@@ -23,15 +24,21 @@ EVERY = 2  # every second one is proven in the ordinary run, the others with `ma
 
 @pytest.mark.parametrize("path", ALL, ids=lambda p: p.stem)
 def test_generated_as_accepted(path):
-    """A change in what is fused or written shows up here, and is accepted on purpose with `make accept`."""
+    """A change in what is fused or written shows up here, and is accepted on purpose with `make accept`.
+
+    The gallery has the whole text of the reference problems, which `make gallery` writes again.
+    """
     file = accepted.accepted(path)
     assert file.exists(), f"{path.stem} was never accepted: make accept"
-    old, new = file.read_text(), accepted.generated(path)
+    fused = fuse_problem(path)
+    old, new = file.read_text(), accepted.generated(path, fused)
     if old != new:
         changes = difflib.unified_diff(
             old.splitlines(), new.splitlines(), "accepted", "generated now", lineterm="", n=2
         )
         pytest.fail("not as accepted (make accept, if it should be so):\n" + "\n".join(list(changes)[:60]))
+    if path in make_gallery.problems():
+        assert make_gallery.stale(path, fused) == [], "the gallery is out of date: make gallery"
 
 
 def _proofs():

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from crucible.race import ceilings
 from crucible.race.clock import Clock, GpuMarks
-from crucible.race.contenders import AGAIN, EAGER
+from crucible.race.names import AGAIN, EAGER
 from crucible.race.run import race
 from crucible.report.race_table import show
 

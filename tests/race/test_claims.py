@@ -7,7 +7,7 @@ import json
 import pytest
 
 from crucible.race.claims import conclude
-from crucible.race.contenders import AGAIN, EAGER
+from crucible.race.names import AGAIN, EAGER
 from crucible.race.record import Entry, Pass, Race, Row
 
 pytestmark = pytest.mark.quick

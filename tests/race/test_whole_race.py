@@ -10,7 +10,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from crucible.cli import app
-from crucible.race.contenders import AGAIN, EAGER
+from crucible.race.names import AGAIN, EAGER
 from crucible.race.options import RaceError, RaceOptions
 from crucible.race.run import race
 from crucible.report.race_table import show

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from crucible.race.contenders import AGAIN, EAGER
+from crucible.race.names import AGAIN, EAGER
 from crucible.sweep.summary import Change, compare, exit_code, geomean, summarise
 
 pytestmark = pytest.mark.quick

@@ -18,6 +18,7 @@ from torch import fx
 from torch.utils._sympy.functions import Max
 
 from crucible.graph.capture import Graph
+from crucible.graph.origins import Origins
 
 aten = torch.ops.aten
 
@@ -84,6 +85,7 @@ def trace(graph: Graph, *, backward: bool = True) -> Joint:
                     [o for o, _ in live], [leaves[i] for i in wanted], [t for _, t in live], allow_unused=True
                 )
             )
+        runner.origins.finish()
         return returned[:count], returned[count:], gradients
 
     with _without_mkldnn():  # operators of the CPU alone do not belong in the graph
@@ -360,7 +362,19 @@ FORMS: dict[Any, Callable[..., Any]] = {
 
 
 class _Forms(fx.Interpreter):
-    """Runs the captured graph with our own forms of some operators."""
+    """Runs the captured graph with our own forms of some operators, and remembers which node came from which."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__(module)
+        self.origins = Origins()
+
+    def run_node(self, n: fx.Node) -> Any:
+        if n.op != "call_function":
+            return super().run_node(n)
+        self.origins.begin(n.name)
+        result = super().run_node(n)
+        self.origins.follow(n.name, result)
+        return result
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if kwargs.get("device") == torch.device("meta"):

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from crucible.prove.compare import Judgement
+from crucible.prove.error_map import error_maps
 
 CLOSE = 1e-3  # relative L2 below which a guess counts as the explanation
 LARGEST = 1 << 24
@@ -53,6 +54,7 @@ def describe(name: str, exact: torch.Tensor, got: torch.Tensor, judged: Judgemen
         "limit_l2": judged.limit_l2,
         "error_worst": judged.error.worst,
         "limit_worst": judged.limit_worst,
+        "maps": error_maps(exact, got, judged.where),
     }
     at = f"at {worst['index']} expected {worst['expected']}, got {worst['got']}"
     if judged.demanded is not None:

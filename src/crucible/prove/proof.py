@@ -9,6 +9,7 @@ from typing import Any, Literal
 from crucible.prove.codes import CHECK_OF, Verdict, verdict_of
 
 SCHEMA = 1
+KIND = "proof"
 EXIT_CODES: dict[Verdict, int] = {"proven": 0, "refuted": 1, "unjudged": 2}
 Status = Literal["passed", "failed", "limited", "skipped", "stopped"]
 
@@ -89,6 +90,7 @@ class Proof:
     options: dict[str, Any] = field(default_factory=dict)
     seed: int = 0
     seconds: float = 0.0
+    sources: dict[str, str] = field(default_factory=dict)  # the texts of "reference" and "candidate", where readable
 
     @property
     def exit_code(self) -> int:
@@ -101,9 +103,11 @@ class Proof:
     def check(self, name: str) -> Check | None:
         return next((c for c in self.checks if c.name == name), None)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self, *, sources: bool = True) -> dict[str, Any]:
+        """The document of ``--json``; without ``sources`` for a document around it that has the texts already."""
         return {
             "schema": SCHEMA,
+            "kind": KIND,
             "verdict": self.verdict,
             "reason": self.reason.to_json() if self.reason else None,
             "reference": self.reference,
@@ -117,6 +121,7 @@ class Proof:
             "environment": self.environment,
             "options": self.options,
             "seconds": round(self.seconds, 3),
+            **({"sources": self.sources} if sources else {}),
         }
 
     def to_text(self) -> str:

@@ -17,6 +17,7 @@ from crucible.prove.options import Options
 from crucible.prove.proof import Check, Finding, Proof, Refutation, plain
 from crucible.prove.scan import scan_file
 from crucible.prove.session import Session, fresh_seed
+from crucible.stamp import now_text, program_digest, texts_of
 
 Progress = Callable[[str, str], None]  # (check, what it is doing)
 
@@ -33,7 +34,11 @@ def prove(reference: str | Path, candidate: str | Path, *, progress: Progress | 
         options["device"] = default_device()
     settings = Options(**options)
     proof = Proof(str(reference), str(candidate), settings.device, seed=settings.seed, options=_plain_options(settings))
-    proof.environment.update(crucible=__version__, platform=platform.platform(), machine=platform.machine())
+    proof.environment.update(
+        crucible=__version__, program=program_digest(), date=now_text(), platform=platform.platform(),
+        machine=platform.machine(),
+    )  # fmt: skip
+    proof.sources = texts_of(reference=reference, candidate=candidate)
     say = progress or (lambda check, text: None)
     start = time.perf_counter()
     try:
@@ -154,17 +159,3 @@ def _sizes(session: Session) -> dict[str, Any]:
         "main": "declared" if session.main_sizes == session.declared else "small",
         "multiply_adds": problem["multiply_adds"],
     }
-
-
-def rerun_command(proof: Proof) -> str:
-    """The command line that repeats this run."""
-    parts = ["crucible", "prove", proof.reference, proof.candidate, "--device", proof.device, "--seed", str(proof.seed)]
-    defaults = asdict(Options())
-    for key in ("dtype", "trials", "timeout", "arch", "precision"):
-        value = proof.options.get(key)
-        if value is not None and value != defaults[key]:
-            parts += [f"--{key}", str(value)]
-    parts += [
-        f"--{k.replace('_', '-')}" for k in ("quick", "strict", "forward_only", "sanitize") if proof.options.get(k)
-    ]
-    return " ".join(parts)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from crucible.race import stats
-from crucible.race.contenders import AGAIN, EAGER
 from crucible.race.light import Light
+from crucible.race.names import AGAIN, EAGER
 from crucible.race.record import Pass, Race
 
 

@@ -10,14 +10,8 @@ from typing import Any
 import torch
 
 from crucible.race import values
+from crucible.race.names import AGAIN, EAGER
 
-EAGER, AGAIN = "eager", "eager again"
-BASELINES = (EAGER, "channels_last", "compile", "max_autotune")
-USUAL = (EAGER, "channels_last", "compile")
-TITLES = {
-    EAGER: "eager", AGAIN: "eager, again", "channels_last": "eager, channels last", "compile": "torch.compile",
-    "max_autotune": "torch.compile, max-autotune",
-}  # fmt: skip
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 

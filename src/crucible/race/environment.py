@@ -5,11 +5,11 @@ from __future__ import annotations
 import platform
 import subprocess
 from collections.abc import Sequence
-from datetime import datetime, timezone
 from typing import Any
 
 from crucible import __version__
 from crucible.race.lanes import first_gpu
+from crucible.stamp import now_text, program_digest
 
 FIELDS = {
     "sm_mhz": "clocks.sm", "memory_mhz": "clocks.mem", "sm_max_mhz": "clocks.max.sm", "celsius": "temperature.gpu",
@@ -21,7 +21,8 @@ def environment() -> dict[str, Any]:
     """What is known before any worker has started."""
     return {
         "crucible": __version__,
-        "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "program": program_digest(),
+        "date": now_text(),
         "platform": platform.platform(),
         "machine": platform.machine(),
     }

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from crucible.race import environment, stats
-from crucible.race.contenders import AGAIN, BASELINES, EAGER, TITLES, makes_sense
+from crucible.race.contenders import makes_sense
 from crucible.race.lanes import Cheated, Gone, Lane
+from crucible.race.names import AGAIN, BASELINES, EAGER, TITLES
 from crucible.race.options import RaceOptions
 from crucible.race.record import Entry, Pass, Race, Row
 from crucible.race.worker import CANDIDATE
@@ -156,8 +157,27 @@ def one_pass(grid: Grid, what: str, say: Say) -> Pass:
             break
         _check_round(grid, what, looked, rows, worst)
         running = [s for s in running if rows[s.name].status == "timed"]  # type: ignore[union-attr]
+    if grid.device == "cuda":
+        for starter in running:
+            _divide(grid, starter, what, rows[starter.name], say)
     grid.let_go(done)
     return done
+
+
+def _divide(grid: Grid, starter: Starter, what: str, row: Row | None, say: Say) -> None:
+    """How the time of a candidate divides among its kernels. A failure here costs no time that was taken."""
+    assert row is not None
+    if row.kind != "candidate" or row.status != "timed":
+        return
+    say(f"racing, {what}", f"the kernels of {starter.title}")
+    try:
+        reply = starter.lane.ask("kernels", what=what, seed=grid.random.getrandbits(30))
+    except Gone as gone:
+        grid.result.warnings.append(f"the kernels of {starter.title} were not timed one by one: {gone}")
+        return
+    row.kernels = reply["kernels"]
+    if reply["note"]:
+        grid.result.warnings.append(f"the kernels of {starter.title} were not timed one by one: {reply['note']}")
 
 
 def _prepared(grid: Grid, starter: Starter, what: str, row: Row | None, say: Say) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from crucible.race.contenders import BASELINES, USUAL
+from crucible.race.names import BASELINES, USUAL
 
 
 class RaceError(Exception):

@@ -34,6 +34,7 @@ class Row:
     against: dict[str, dict[str, Any]] = field(default_factory=dict)  # name: {"speedup", "claim"}
     of_floor: float | None = None
     left_threads: bool = False
+    kernels: list[dict[str, Any]] | None = None  # on a GPU: name, launches and milliseconds of each in one call
 
     @property
     def has_times(self) -> bool:
@@ -68,6 +69,7 @@ class Entry:
     reason: str | None = None
     proof: dict[str, Any] | None = None
     plan: dict[str, Any] | None = None  # of what crucible fused itself
+    source: str | None = None  # its text
 
     @property
     def may_race(self) -> bool:
@@ -95,6 +97,7 @@ class Race:
     untimed: str | None = None  # why there are no times at all
     warnings: list[str] = field(default_factory=list)
     seconds: float = 0.0
+    source: str | None = None  # the text of the reference
 
     @property
     def exit_code(self) -> int:

@@ -21,12 +21,13 @@ from crucible.prove.session import fresh_seed
 from crucible.race import environment
 from crucible.race.ceilings import of_data_sheet
 from crucible.race.claims import conclude
-from crucible.race.contenders import AGAIN, BASELINES, EAGER
 from crucible.race.heats import Grid, Say, one_pass
 from crucible.race.lanes import Gone
 from crucible.race.light import Work, light, work_of
+from crucible.race.names import AGAIN, BASELINES, EAGER
 from crucible.race.options import RaceOptions
 from crucible.race.record import Entry, Race, digest
+from crucible.stamp import texts_of
 
 NO_GPU = "no times: a race needs a CUDA GPU, and torch finds none here. Times are never simulated"
 
@@ -119,9 +120,13 @@ def _begin(
     shapes = [list(s) if s is not None else None for s in problem.shapes]
     told = asdict(options)
     result = Race(str(reference), digest(problem.path), dtype, shapes, told.pop("seed"), told)
+    result.source = texts_of(reference=problem.path).get("reference")
     result.environment = {**environment.environment(), "switches": environment.switches()}
     titles = _names([Path(n) for n in names])
-    result.candidates = [Entry(t, str(n), digest(f)) for t, n, f in zip(titles, names, files)]
+    result.candidates = [
+        Entry(t, str(n), digest(f), source=texts_of(candidate=f).get("candidate"))
+        for t, n, f in zip(titles, names, files)
+    ]
     for entry, file in zip(result.candidates, files):
         found = scan_file(file).finding
         if found is not None:
@@ -165,7 +170,7 @@ def _prove_all(
 
 
 def _adopt(entry: Entry, proof: Proof) -> None:
-    entry.verdict, entry.proof = proof.verdict, proof.to_json()
+    entry.verdict, entry.proof = proof.verdict, proof.to_json(sources=False)
     entry.reason = f"{proof.reason.code}: {proof.reason.message}" if proof.reason else None
 
 

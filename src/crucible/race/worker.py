@@ -21,7 +21,9 @@ from crucible.problem import Problem, import_file, load_problem
 from crucible.prove import watch
 from crucible.race import ceilings, values
 from crucible.race.clock import Clock, CpuMarks, GpuMarks
-from crucible.race.contenders import EAGER, STEPS, Contender, baseline, why
+from crucible.race.contenders import STEPS, Contender, baseline, why
+from crucible.race.kernels import by_kernel
+from crucible.race.names import EAGER
 
 FLUSH_BYTES = 256 << 20  # several times the largest L2 there is
 CANDIDATE = "candidate"
@@ -43,7 +45,7 @@ class Worker:
     def handle(self, message: dict[str, Any]) -> dict[str, Any]:
         known = {
             "open": self.open, "build": self.build, "first": self.first, "turn": self.turn, "truth": self.truth,
-            "ceilings": self.ceilings, "spread": self.draws_numbers,
+            "ceilings": self.ceilings, "spread": self.draws_numbers, "kernels": self.kernels,
         }  # fmt: skip
         try:
             return {"ok": True, **known[message["op"]](message)}
@@ -173,6 +175,19 @@ class Worker:
             self._forget()
         self._release()
         return {"times": times, "threads": left, "check": check, "replaced": self._replaced()}
+
+    def kernels(self, message: dict[str, Any]) -> dict[str, Any]:
+        """How the time of a call divides among kernels; nothing where the profiler cannot say."""
+        training = message["what"] == "training"
+        call = functools.partial(self._once, message["what"], *self._call(message["seed"], training))
+        try:
+            found = by_kernel(call, functools.partial(self.zero, self.flush), self.clock.marks.wait)
+            return {"kernels": found, "note": None}
+        except Exception as error:  # noqa: BLE001  without CUPTI there are times all the same
+            return {"kernels": None, "note": why(error)}
+        finally:
+            del call
+            self._release()
 
     def truth(self, message: dict[str, Any]) -> dict[str, Any]:
         """At the places that were looked at: what float64 gives, what eager gives, and what it gives for other inputs.

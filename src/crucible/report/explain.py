@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import operator
 import re
 import textwrap
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
+
+import torch
 
 from crucible.emit.host import Mode, packed_words
 from crucible.fuse import Fused
+from crucible.graph.origins import origin_of
 from crucible.plan.boxes import WindowTile
 from crucible.plan.cost import Cost, bound, item_bytes, stage_cost
 from crucible.plan.gpus import Gpu
@@ -16,6 +21,7 @@ from crucible.plan.program import Program
 from crucible.plan.schedule import Plan
 from crucible.plan.stages import Call, Contraction, Map, Row, Stage
 from crucible.report import tuning
+from crucible.report.numbers import amount, gflop, least
 from crucible.tune.result import Tuning
 
 SCHEMA = 1
@@ -39,6 +45,18 @@ class Tensor:
 
 
 @dataclass(frozen=True)
+class Operator:
+    """One operator of the Model, after rewrites, and the line of its file that it comes from."""
+
+    mode: str
+    name: str
+    target: str
+    shape: tuple[int, ...] | None  # of its result, at the declared sizes
+    line: int | None
+    code: str
+
+
+@dataclass(frozen=True)
 class Kernel:
     """One kernel, or one operator of torch's, of a pass."""
 
@@ -58,6 +76,8 @@ class Kernel:
     small: bool
     operator: str = ""  # of torch's
     reason: str = ""  # why it is left to torch
+    operators: tuple[str, ...] = ()  # of the Model, that it computes a part of
+    gradients: tuple[str, ...] = ()  # those whose derivatives it computes a part of
 
     @property
     def ours(self) -> bool:
@@ -114,17 +134,20 @@ class Explanation:
     rewrites: tuple[str, ...]
     modes: tuple[str, ...] = field(default_factory=tuple)
     tuning: Tuning | None = None  # what was measured, where anything was
+    operators: tuple[Operator, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """A document with plain types only; ``schema`` counts up when a key changes its meaning."""
         return {
             "schema": SCHEMA,
+            "kind": "plan",
             "model": self.model,
             "element": self.element,
             "engine": self.engine,
             "precision": self.precision,
             "gpu": asdict(self.gpu),
             "inputs": [asdict(t) for t in self.inputs],
+            "operators": [asdict(o) for o in self.operators],
             "passes": [
                 {
                     "mode": p.mode,
@@ -158,7 +181,7 @@ def explain(fused: Fused, gpu: Gpu) -> Explanation:
     return Explanation(
         fused.name, fused.element, fused.options.chosen_engine, fused.options.precision, gpu, tuple(inputs),
         tuple(passes), tuple(fused.unfused), tuple(fused.rewrites), tuple(m.name for m in fused.modes),
-        fused.tuning,
+        fused.tuning, tuple(o for m in fused.modes for o in operators_of(m, fused.name)),
     )  # fmt: skip
 
 
@@ -206,6 +229,8 @@ def _kernel(fused: Fused, mode: Mode, stage: Stage, cost: Cost, whole: Cost, dir
         small=small,
         operator=str(stage.extern.node.target) if isinstance(stage, Call) else "",
         reason=stage.extern.reason if isinstance(stage, Call) else "",
+        operators=_origins(mode, stage, False),
+        gradients=_origins(mode, stage, True),
     )
 
 
@@ -219,26 +244,42 @@ def _tensor(program: Program, name: str, element: str, moved: int | None = None)
     return Tensor(name, shape, dtype, moved)
 
 
-# -- numbers as people write them
+# -- the Model's own operators
 
 
-def amount(count: int) -> str:
-    """Bytes: 256 B, 147 kB, 2147 MB, 30.48 GB."""
-    if count < 1000:
-        return f"{count} B"
-    if count < 1e6:
-        return f"{count / 1e3:.3g} kB"
-    return f"{count / 1e6:.4g} MB" if count < 9.9995e9 else f"{count / 1e9:.4g} GB"
+def operators_of(mode: Mode, file: str) -> list[Operator]:
+    """The operators that the Model calls, in order, with where in its file."""
+    found = []
+    for node in mode.graph.module.graph.nodes:
+        if node.op != "call_function" or node.target is operator.getitem:
+            continue
+        value = node.meta.get("val")
+        value = value[0] if isinstance(value, (tuple, list)) and value else value
+        shape = tuple(_declared(s) for s in value.shape) if isinstance(value, torch.Tensor) else None
+        line, code = _place(str(node.meta.get("stack_trace") or ""), file)
+        found.append(Operator(mode.name, node.name, str(node.target), shape, line, code))
+    return found
 
 
-def gflop(operations: int) -> str:
-    """Operations, in GFLOP: four digits at most, and never a bare zero for something."""
-    value = operations / 1e9
-    return "0" if not operations else "<0.01" if value < 0.01 else f"{value:.2f}" if value < 100 else f"{value:.0f}"
+def _declared(size: Any) -> int:
+    """A size as the Problem declares it."""
+    return int(size.node.hint) if isinstance(size, torch.SymInt) and size.node.has_hint() else int(size)
 
 
-def least(seconds: float) -> str:
-    return f"{seconds * 1e6:.2f} us" if seconds < 1e-4 else f"{seconds * 1e3:.3f} ms"
+def _place(trace: str, file: str) -> tuple[int | None, str]:
+    """The innermost line of this file in a stack trace."""
+    found = re.findall(r'File "([^"]*)", line (\d+)[^\n]*\n\s*([^\n]*)', trace)
+    inside = [(int(number), code.strip()) for path, number, code in found if Path(path).name == file]
+    return inside[-1] if inside else (None, "")
+
+
+def _origins(mode: Mode, stage: Stage, gradient: bool) -> tuple[str, ...]:
+    wanted = set(stage.nodes)
+    nodes = (origin_of(n) for n in mode.joint.graph.nodes if n.name in wanted)
+    return tuple(dict.fromkeys(o.name for o in nodes if o is not None and o.gradient == gradient))
+
+
+# -- counts and titles
 
 
 def count_text(p: Pass) -> str:

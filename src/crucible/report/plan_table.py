@@ -7,16 +7,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from crucible.report import tuning
-from crucible.report.explain import (
-    Explanation,
-    Kernel,
-    amount,
-    count_text,
-    gflop,
-    least,
-    tensors_text,
-    title,
-)
+from crucible.report.explain import Explanation, Kernel, count_text, tensors_text, title
+from crucible.report.numbers import amount, gflop, least
 
 
 def show_summary(e: Explanation, console: Console) -> None:

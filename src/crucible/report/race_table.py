@@ -8,10 +8,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from crucible.race.contenders import AGAIN, TITLES
 from crucible.race.environment import clocks_text
+from crucible.race.names import AGAIN, TITLES
 from crucible.race.record import Entry, Pass, Race, Row
-from crucible.report.explain import amount, gflop
+from crucible.report.numbers import amount, gflop, milliseconds
 
 VERDICTS = {
     "proven": ("PROVEN", "bold green"),
@@ -21,12 +21,6 @@ VERDICTS = {
 }
 CLAIMS = {"faster": "green", "slower": "red", "same": "yellow"}
 NAMES = {"copy": "copy {:.0f} GB/s", "fp32": "fp32 {:.4g}", "tf32": "TF32 {:.4g}", "fp16": "fp16 {:.4g} TFLOP/s"}
-
-
-def milliseconds(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value * 1e3:.3g} us" if value < 0.1 else f"{value:.3f} ms"
 
 
 def show_light(race: Race, console: Console) -> None:
@@ -46,11 +40,13 @@ def show_light(race: Race, console: Console) -> None:
 
 
 def show(race: Race, console: Console) -> None:
-    """The whole result."""
+    """The whole result, in the order of its page: verdicts, the speed of light, times, and what may be claimed."""
+    said = [e for e in race.candidates if e.verdict != "unproven" or race.untimed is None]
+    for entry in said:
+        _entry(entry, console)
+    if said:
+        console.print()
     show_light(race, console)
-    console.print()
-    for entry in race.candidates:
-        _entry(entry, console, race.untimed is not None)
     for done in race.passes:
         console.print()
         _pass(race, done, console)
@@ -65,9 +61,7 @@ def show(race: Race, console: Console) -> None:
         console.print(f"[bold yellow]{escape(race.untimed)}[/]", highlight=False)
 
 
-def _entry(entry: Entry, console: Console, untimed: bool) -> None:
-    if entry.verdict == "unproven" and untimed:
-        return
+def _entry(entry: Entry, console: Console) -> None:
     word, style = VERDICTS[entry.verdict]
     console.print(f"[{style}]{word}[/] {escape(entry.file)}", highlight=False, soft_wrap=True)
     if entry.reason is not None:

@@ -13,8 +13,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from crucible.race.contenders import AGAIN, EAGER
-from crucible.report.race_table import milliseconds
+from crucible.race.names import AGAIN, EAGER
+from crucible.report.numbers import milliseconds
 from crucible.sweep.run import Sweep
 from crucible.sweep.summary import Change, Summary, summarise, timed
 
@@ -106,7 +106,9 @@ def row_text(row: dict[str, Any]) -> str:
 
 
 def show(sweep: Sweep, changes: list[Change], console: Console, compared: str | None) -> None:
-    """All rows, the summary, and the changes since another sweep."""
+    """As on its page: what the rows add up to, all rows, and the changes since another sweep."""
+    _summary(summarise(sweep.rows), console)
+    console.print()
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for k, title in enumerate(("problem", "verdict", "pass", "median", "of the floor", "x eager", "x best other")):
         table.add_column(title, no_wrap=k == 0, justify="right" if k > 2 else "left")
@@ -119,8 +121,11 @@ def show(sweep: Sweep, changes: list[Change], console: Console, compared: str | 
             reason = escape(first[0] if first else "")
             console.print(f"[{STYLES.get(row['status'], '')}]{row['status']}:[/] {escape(row['title'])}: {reason}",
                           highlight=False)  # fmt: skip
-    console.print()
-    _summary(summarise(sweep.rows), sweep, console)
+    if sweep.left_out:
+        listed = ", ".join(sweep.left_out[:5]) + (", ..." if len(sweep.left_out) > 5 else "")
+        console.print(f"[dim]left out (no Model, or no candidate): {len(sweep.left_out)}: {escape(listed)}[/]",
+                      highlight=False)  # fmt: skip
+    console.print(f"[dim]rows:[/] {escape(sweep.store)}", highlight=False, soft_wrap=True)
     if compared is not None:
         _changes(changes, console, compared)
 
@@ -140,7 +145,7 @@ def _rows(table: Table, row: dict[str, Any]) -> None:
         )  # fmt: skip
 
 
-def _summary(summary: Summary, sweep: Sweep, console: Console) -> None:
+def _summary(summary: Summary, console: Console) -> None:
     others = ", ".join(f"{n} {status}" for status, n in summary.statuses.items() if status != "proven")
     console.print(f"[bold]{summary.proven} of {summary.total} proven[/]" + (f", {others}" if others else ""),
                   highlight=False)  # fmt: skip
@@ -154,11 +159,6 @@ def _summary(summary: Summary, sweep: Sweep, console: Console) -> None:
         )
     if not summary.passes:
         console.print("[yellow]no times[/]: times need a GPU, and are never simulated", highlight=False)
-    if sweep.left_out:
-        listed = ", ".join(sweep.left_out[:5]) + (", ..." if len(sweep.left_out) > 5 else "")
-        console.print(f"[dim]left out (no Model, or no candidate): {len(sweep.left_out)}: {escape(listed)}[/]",
-                      highlight=False)  # fmt: skip
-    console.print(f"[dim]rows:[/] {escape(sweep.store)}", highlight=False, soft_wrap=True)
 
 
 def _times(value: float | None) -> str:

@@ -8,7 +8,7 @@ from rich.padding import Padding
 from rich.table import Table
 
 from crucible.prove.proof import Check, Finding, Proof
-from crucible.prove.run import rerun_command
+from crucible.prove.rerun import rerun_command
 
 VERDICTS = {
     "proven": ("PROVEN", "bold green"),

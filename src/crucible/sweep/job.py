@@ -89,8 +89,8 @@ def answer_to(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> int:
-    from crucible.fuse_to_file import write_atomically
     from crucible.prove.jail.system import PR_SET_PDEATHSIG, try_prctl
+    from crucible.write import write_atomically
 
     try_prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a sweep that is killed leaves nobody behind
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # one that is interrupted no files either

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from crucible.race.contenders import USUAL
+from crucible.race.names import USUAL
 from crucible.race.options import RaceOptions
 from crucible.sweep.find import SweepError
 

@@ -7,7 +7,6 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from crucible.fuse_to_file import write_atomically
 from crucible.plan.gpus import known_as
 from crucible.sweep.find import SweepError
 from crucible.sweep.ledger import Ledger, Task
@@ -16,6 +15,7 @@ from crucible.sweep.place import expected
 from crucible.sweep.ray_cluster import Lost, RayCluster
 from crucible.sweep.remote import pack
 from crucible.sweep.step import GRACE
+from crucible.write import write_atomically
 
 CORES = 2  # for a step on processors: it starts compilers, and two processes that compute
 PATIENCE = 300.0  # seconds without a single node that could go on

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from crucible.race.contenders import AGAIN, EAGER
+from crucible.race.names import AGAIN, EAGER
 
 SCHEMA = 1
 STEPS = (1.0, 1.5, 2.0)  # times as fast as eager

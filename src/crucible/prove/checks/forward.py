@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from crucible.prove.cases import Spec
@@ -71,7 +71,7 @@ def run(session: Session, check: Check) -> None:
             if got is not None and got.is_floating_point():
                 for key in closest:
                     closest[key] = closest[key] and allclose(trial.exact(name), got, float(key))
-        _record(check, trial)
+        record(check, trial, trial.output_names)
     if not session.trials:
         raise Refutation(Finding("reference_error", "the reference accepts none of the trials"))
     check.note(f"{len(session.trials)} trials against float64, at most {worst:.2f} of the permitted error")
@@ -191,10 +191,11 @@ def _structure(names: list[str]) -> str:
     )
 
 
-def _record(check: Check, trial: Trial) -> None:
+def record(check: Check, trial: Trial, names: Sequence[str]) -> None:
+    """Keep how far these tensors of a trial were off, beside what they may be and what the yardsticks were."""
     rows = check.data.setdefault("trials", [])
     tensors: dict[str, Any] = {}
-    for name in trial.output_names:
+    for name in names:
         judged = trial.judge(name)
         if judged is not None:
             tensors[name] = {

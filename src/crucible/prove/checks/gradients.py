@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from crucible.prove import hints
+from crucible.prove.checks.forward import record
 from crucible.prove.compare import LOST
 from crucible.prove.outcome import error_finding
 from crucible.prove.proof import Check, Finding, Refutation
@@ -26,6 +27,7 @@ def run(session: Session, check: Check) -> None:
     worst, names = 0.0, set()
     for trial in trials:
         worst = max(worst, judge_gradients(session, trial))
+        record(check, trial, [n for n in trial.truth["tensors"] if n.startswith("grad:")])
         names |= {n.removeprefix("grad:") for n in trial.truth["tensors"] if n.startswith("grad:")}
     check.note(f"{', '.join(sorted(names))}: {len(trials)} trials, at most {worst:.2f} of the permitted error")
 

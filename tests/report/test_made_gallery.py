@@ -1,0 +1,65 @@
+"""The gallery's pages are those of the templates and records that are there, and staleness is noticed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import make_gallery
+
+pytestmark = pytest.mark.quick
+PROBLEMS = make_gallery.problems()
+
+
+def test_there_is_a_folder_for_every_problem() -> None:
+    there = {p.name for p in make_gallery.GALLERY.iterdir() if p.is_dir()}
+    assert there == {p.stem for p in PROBLEMS}
+    index = (make_gallery.GALLERY / "index.html").read_text()
+    assert all(f'href="{p.stem}/report.html"' in index for p in PROBLEMS)
+
+
+@pytest.mark.parametrize("path", PROBLEMS, ids=lambda p: p.stem)
+def test_pages_are_up_to_date(path: Path) -> None:
+    """What needs no fusing; tests/fuse/test_gallery.py compares the texts."""
+    assert make_gallery.stale_pages(path) == [], "make gallery"
+
+
+@pytest.fixture
+def copied(tmp_path, monkeypatch) -> Path:
+    path = PROBLEMS[0]
+    shutil.copytree(make_gallery.GALLERY / path.stem, tmp_path / path.stem)
+    monkeypatch.setattr(make_gallery, "GALLERY", tmp_path)
+    assert make_gallery.stale_pages(path) == []
+    return tmp_path / path.stem
+
+
+def test_another_text_is_noticed(copied) -> None:
+    file = copied / "model_new.py"
+    file.write_text(file.read_text() + "\n# changed\n")
+    said = " ".join(make_gallery.stale_pages(PROBLEMS[0]))
+    assert "proof.json is about another text" in said and "report.html was made from other records" in said
+
+
+def test_another_header_leaves_the_proof_alone(copied) -> None:
+    file = copied / "model_new.py"
+    file.write_text(file.read_text().replace("Made by crucible", "Made by  crucible", 1))
+    assert not any("another text" in line for line in make_gallery.stale_pages(PROBLEMS[0]))
+
+
+def test_other_templates_are_noticed(copied, monkeypatch) -> None:
+    monkeypatch.setattr("crucible.report.page.write.templates_digest", lambda: "other")
+    assert "other templates" in " ".join(make_gallery.stale_pages(PROBLEMS[0]))
+
+
+def test_a_record_of_another_text_is_not_taken(copied, capsys) -> None:
+    own = (copied / "model_new.py").read_text()
+    race = {"reference": "r.py", "source": "", "candidates": [{"file": "n.py", "source": own + "x"}]}
+    make_gallery._adopt(race, copied, make_gallery.mark(own))
+    assert not (copied / "race.json").exists() and "another text" in capsys.readouterr().out
+    race["candidates"][0]["source"] = own
+    make_gallery._adopt(race, copied, make_gallery.mark(own))
+    kept = json.loads((copied / "race.json").read_text())
+    assert kept["of"] == make_gallery.mark(own) and kept["candidates"][0]["source"] is None

@@ -1,0 +1,276 @@
+"""The gallery: for each reference problem its ModelNew, plan, proof, race and page, all made by this one command.
+
+    python tools/make_gallery.py                  fuses, proves in the simulator what changed, and writes the pages
+    python tools/make_gallery.py --race FOLDER    on a GPU: races the gallery's files, a record each into FOLDER
+    python tools/make_gallery.py --records FOLDER takes those records into the gallery, and writes the pages
+
+A record is kept for as long as the generated text is the one that it speaks of; ``stale`` says what is out of date.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+ROOT = Path(__file__).resolve().parents[1]
+GALLERY = ROOT / "gallery"
+GPU = "h200"
+SEED = 7
+TIMEOUT = 1800.0  # seconds for a step of a proof: the largest problem has weights of 268 MB, on a simulated chip
+OF_THE_MACHINE = ("platform", "machine", "isolation")  # not what a figure depends on
+AGAINST = ("eager", "channels_last", "compile", "max_autotune")
+
+if TYPE_CHECKING:
+    from crucible.fuse import Fused
+
+
+def problems() -> list[Path]:
+    return sorted((ROOT / "problems").glob("*.py"))
+
+
+def body(text: str) -> str:
+    """A generated file without its header, which says when and how it was proven."""
+    return text.split('"""', 2)[2]
+
+
+def mark(text: str) -> str:
+    """What a record has to remember of the text that it is about."""
+    return hashlib.sha256(body(text).encode()).hexdigest()
+
+
+def fused_now(path: Path, fused: Fused | None = None) -> Fused:
+    """What the code makes of a problem for the gallery's GPU; ``fused`` is what fuse_problem gave, where known."""
+    from crucible.fuse import fuse_problem
+    from crucible.plan.gpus import find
+    from crucible.tune.run import with_shipped
+
+    return with_shipped(path, fused or fuse_problem(path), find(GPU))
+
+
+def plan_text(fused: Fused) -> str:
+    from crucible.plan.gpus import find
+    from crucible.report.explain import explain_text
+
+    return explain_text(fused, find(GPU))
+
+
+# -- is it what the code gives now?
+
+
+def stale(path: Path, fused: Fused | None = None) -> list[str]:
+    """What of a problem's folder is not what the code makes now; empty where all is."""
+    place = GALLERY / path.stem
+    missing = [n for n in ("model_new.py", "plan.txt", "proof.json", "report.html") if not (place / n).is_file()]
+    if missing:
+        return [f"{path.stem}: there is no {', '.join(missing)}"]
+    now = fused_now(path, fused)
+    found = []
+    if body((place / "model_new.py").read_text()) != body(now.text):
+        found.append(f"{path.stem}/model_new.py is not what is generated now")
+    if (place / "plan.txt").read_text() != plan_text(now):
+        found.append(f"{path.stem}/plan.txt is not the plan that is made now")
+    return found + stale_pages(path)
+
+
+def stale_pages(path: Path) -> list[str]:
+    """What can be seen without fusing: records of other texts, and pages of other templates or records."""
+    from crucible.report.page.write import templates_digest
+
+    place = GALLERY / path.stem
+    own = mark((place / "model_new.py").read_text())
+    found = []
+    if json.loads((place / "proof.json").read_text())["verdict"] != "proven":
+        found.append(f"{path.stem}/proof.json is no proof")
+    for name in ("proof.json", "race.json"):
+        if (place / name).is_file() and json.loads((place / name).read_text()).get("of") != own:
+            found.append(f"{path.stem}/{name} is about another text than model_new.py")
+    page = (place / "report.html").read_text()
+    for name, wanted in (("crucible-templates", templates_digest()), ("crucible-records", records_digest(place))):
+        if f'<meta name="{name}" content="{wanted}">' not in page:
+            found.append(f"{path.stem}/report.html was made from other {name.removeprefix('crucible-')}")
+    return found
+
+
+def records_digest(place: Path) -> str:
+    """Of what a page is made from."""
+    parts = hashlib.sha256()
+    for name in ("model_new.py", "plan.txt", "proof.json", "race.json"):
+        parts.update((place / name).read_bytes() if (place / name).is_file() else b"-")
+    return parts.hexdigest()[:16]
+
+
+# -- making it
+
+
+def make(path: Path, records: Path | None, quick: bool) -> Any:
+    """Everything of one problem, and what its page is about."""
+    fused = fused_now(path)
+    place = GALLERY / path.stem
+    place.mkdir(parents=True, exist_ok=True)
+    file = place / "model_new.py"
+    (place / "plan.txt").write_text(plan_text(fused))
+    there = file.is_file() and body(file.read_text()) == body(fused.text)
+    if not there or not _proven(place / "proof.json", mark(fused.text)):
+        _prove(path, file, fused, quick)
+    if records is not None and (records / f"{path.stem}.json").is_file():
+        _adopt(json.loads((records / f"{path.stem}.json").read_text()), place, mark(fused.text))
+    if (place / "race.json").is_file() and not _is_of(place / "race.json", mark(fused.text)):
+        say(f"{path.stem}: its race was of another text, and is left out")
+        (place / "race.json").unlink()
+    return write_page(path, fused)
+
+
+def _is_of(record: Path, wanted: str) -> bool:
+    return record.is_file() and json.loads(record.read_text()).get("of") == wanted
+
+
+def _proven(record: Path, wanted: str) -> bool:
+    return _is_of(record, wanted) and json.loads(record.read_text())["verdict"] == "proven"
+
+
+def _prove(path: Path, file: Path, fused: Fused, quick: bool) -> None:
+    from crucible.prove.proof import plain
+    from crucible.prove.run import prove
+    from crucible.report.sentence import UNDER_WAY, proof_sentence
+
+    file.write_text(fused.with_proof(UNDER_WAY).text)
+    say(f"{path.stem}: proving in the simulator")
+    names = (p.relative_to(ROOT) for p in (path, file))
+    proof = prove(*names, device="sim", seed=SEED, quick=quick, timeout=TIMEOUT)
+    say(f"{path.stem}: {proof.verdict}, {proof.seconds:.0f} s")
+    file.write_text(fused.with_proof(proof_sentence([proof])).text)
+    proof.environment = _of_versions(proof.environment)
+    document = {**plain(proof.to_json(sources=False)), "of": mark(fused.text)}
+    (file.parent / "proof.json").write_text(json.dumps(document, indent=1) + "\n")
+
+
+def _of_versions(environment: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in environment.items() if k not in OF_THE_MACHINE}
+
+
+def _adopt(race: dict[str, Any], place: Path, wanted: str) -> None:
+    """Take a record, if it is of this very text. Texts are beside it already."""
+    entry = race["candidates"][0]
+    if entry.get("source") is None or mark(entry["source"]) != wanted:
+        say(f"{place.name}: the record is of another text, and is left out")
+        return
+    entry["source"] = race["source"] = None
+    for record in (race, entry.get("proof") or {}):
+        record["environment"] = _of_versions(record.get("environment") or {})
+    entry["file"], race["reference"] = f"gallery/{place.name}/model_new.py", f"problems/{place.name}.py"
+    (place / "race.json").write_text(json.dumps({**race, "of": wanted}, indent=1) + "\n")
+
+
+def write_page(path: Path, fused: Fused) -> Any:
+    from crucible.report.page.write import page_html
+
+    place = GALLERY / path.stem
+    subject = subject_of(path, fused)
+    text = page_html(subject, index="../index.html", bodies=False)
+    stamp = f'<meta name="crucible-records" content="{records_digest(place)}">\n<title>'
+    (place / "report.html").write_text(text.replace("<title>", stamp, 1))
+    return subject
+
+
+def subject_of(path: Path, fused: Fused) -> Any:
+    """What the page of a problem is about: its race where there is one, else its proof."""
+    from crucible.plan.gpus import find
+    from crucible.prove.proof import plain
+    from crucible.report.explain import explain
+    from crucible.report.page.subject import Candidate, Subject, of_document
+
+    place = GALLERY / path.stem
+    proof = json.loads((place / "proof.json").read_text())
+    if (place / "race.json").is_file():
+        record = place / "race.json"
+        subject = of_document(json.loads(record.read_text()), record)
+        assert isinstance(subject, Subject)
+    else:
+        file = f"gallery/{path.stem}/model_new.py"
+        candidate = Candidate("model_new", file, proof["verdict"], proof["reason"], proof)
+        subject = Subject(
+            path.stem, f"problems/{path.name}", [candidate], environment=proof["environment"], seconds=proof["seconds"],
+            untimed="no times: this file has not been raced on a GPU yet, only proven in the simulator",
+        )  # fmt: skip
+    own = subject.candidates[0]
+    own.plan = plain(explain(fused, find(GPU)).to_json())
+    own.source = (place / "model_new.py").read_text()
+    subject.title, subject.reference_source = path.stem, path.read_text()
+    return subject
+
+
+def write_index(subjects: list[Any]) -> None:
+    """The index, with the columns of a sweep's."""
+    from crucible.report.page.subject import Collection
+    from crucible.report.page.write import index_html
+
+    rows = [
+        {"title": s.title, "problem": s.reference, "status": s.verdict, "race": s.race, "environment": s.environment,
+         "reason": (s.candidates[0].reason or {}).get("message"), "seconds": {"judge": s.seconds}}
+        for s in subjects
+    ]  # fmt: skip
+    html = index_html(Collection("gallery", subjects, rows), [f"{s.title}/report.html" for s in subjects])
+    (GALLERY / "index.html").write_text(html)
+
+
+# -- on a GPU
+
+
+def race_all(wanted: list[Path], folder: Path) -> int:
+    """A record of every file of the gallery, raced on the GPU of this machine."""
+    from crucible.race.run import race
+
+    folder.mkdir(parents=True, exist_ok=True)
+    worst = 0
+    for path in wanted:
+        file = (GALLERY / path.stem / "model_new.py").relative_to(ROOT)
+        result = race(path.relative_to(ROOT), [file], train=True, against=AGAINST, seed=SEED)
+        (folder / f"{path.stem}.json").write_text(result.to_text())
+        say(f"{path.stem}: exit code {result.exit_code}, {result.seconds:.0f} s {result.untimed or ''}")
+        worst = max(worst, result.exit_code)
+    return worst
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def chosen(names: list[str]) -> Iterator[Path]:
+    known = {p.stem: p for p in problems()}
+    for name in names or list(known):
+        stem = re.sub(r"\.py$", "", Path(name).name)
+        if stem not in known:
+            raise SystemExit(f"make_gallery: no problem {stem!r}; there are {', '.join(known)}")
+        yield known[stem]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("names", nargs="*", help="problems by name [default: all of problems/*.py]")
+    parser.add_argument("--race", type=Path, metavar="FOLDER", help="on a GPU: race the gallery's files into FOLDER")
+    parser.add_argument("--records", type=Path, metavar="FOLDER", help="records of races to take")
+    parser.add_argument("--quick", action="store_true", help="shorter proofs")
+    given = parser.parse_args()
+    os.chdir(ROOT)
+    wanted = list(chosen(given.names))
+    if given.race is not None:
+        return race_all(wanted, given.race)
+    made = {path: make(path, given.records, given.quick) for path in wanted}
+    whole = [p for p in problems() if (GALLERY / p.stem / "proof.json").is_file()]
+    write_index([made[p] if p in made else subject_of(p, fused_now(p)) for p in whole])
+    out_of_date = [line for p in wanted for line in stale_pages(p)]
+    for line in out_of_date:
+        say(f"stale: {line}")
+    return 1 if out_of_date else 0
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT / "src"))
+    sys.exit(main())
