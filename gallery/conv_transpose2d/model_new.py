@@ -180,6 +180,11 @@ template <class P, class = void>
 struct RaggedOf { static constexpr bool ragged = false; };
 template <class P>
 struct RaggedOf<P, typename Named<typename P::Ragged>::type> { static constexpr bool ragged = true; };
+// Groups that read the same input: phases.
+template <class P, class = void>
+struct InsideOf { static constexpr int groups = 1; };
+template <class P>
+struct InsideOf<P, typename Named<typename P::Inside>::type> { static constexpr int groups = P::PHASES; };
 template <class P, class = void>
 struct TapsOf {
   static constexpr bool sparse = false;
@@ -953,6 +958,8 @@ struct Mma {
 // threads for neighbouring n: it applies the epilogue, stores, and returns the value that statistics are taken of. Called for
 // one that is not there (a lane without an element of its own) it must store nothing, and its result is not used. sink is
 // called once for each (z, m, tile or group of columns) with the count, mean and sum of squared deviations of finish's values.
+// A functor whose groups are phases, which all read the same input, names a type Inside and has `static constexpr int PHASES`,
+// their number.
 // A functor of phases (plan/phases.py) whose columns are pixels of boxes names a type Phased. It has, for finish and exists,
 // finish_at and exists_at, with a place in four dimensions (that of an element that is not there is any in range) for n.
 // Where it names Ragged or Sparse there is
@@ -3232,9 +3239,9 @@ cudaError_t launch_split(const P& p, void* workspace, cudaStream_t stream) {
 //
 // A block keeps the weights of 64 output channels and owns a strip, P::Box::at(3) columns, of one plane after another. It
 // reads each line of the input under its strip once: two warps copy it to landing buffers, each eight channels at a time;
-// four others round it and store it as [8 channels][pixel][channel] in a ring of whole lines. Two warpgroups take output lines
-// alternately: for every tap one instruction for each 16 channels multiplies 64 output channels by the strip's pixels. A
-// tap is a shift in a line, or another line of the ring. While one warpgroup stores, the other multiplies.
+// four others round it and store it as [8 channels][pixel][channel] in a ring of whole lines. Two or three warpgroups
+// take output lines in turn: for every tap one instruction for each 16 channels multiplies 64 output channels by the
+// strip's pixels. A tap is a shift in a line, or another line of the ring. While one warpgroup stores, another multiplies.
 // For windows one wide in the first two dimensions, with strides of one, and an input that is memory as it is.
 // Operands: kinds Half and Native, as in window_wgmma.cuh; what half cannot hold is done again by that file's kernel.
 // Memory: 1.02 to 1.1 times the input, the output once, for each 64 output channels.
@@ -3242,12 +3249,14 @@ cudaError_t launch_split(const P& p, void* workspace, cudaStream_t stream) {
 #if CRUCIBLE_HOPPER
 namespace crucible {
 
-// SLOTS lines in the ring, LANDINGS buffers, CHUNKS of 16 channels.
-template <int SLOTS_, int LANDINGS_, int CHUNKS_, Operands kind_>
+// WARPGROUPS that multiply, SLOTS lines in the ring, LANDINGS buffers, CHUNKS of 16 channels.
+template <int WARPGROUPS_, int SLOTS_, int LANDINGS_, int CHUNKS_, Operands kind_>
 struct Strips {
   static constexpr Operands kind = kind_;
-  static constexpr int SLOTS = SLOTS_, LANDINGS = LANDINGS_, CHUNKS = CHUNKS_;
-  static constexpr int CONSUMERS = 256, ROUNDERS = 128, threads = 512;
+  static constexpr int WARPGROUPS = WARPGROUPS_, SLOTS = SLOTS_, LANDINGS = LANDINGS_, CHUNKS = CHUNKS_;
+  static constexpr int CONSUMERS = WARPGROUPS * 128, ROUNDERS = 128, threads = CONSUMERS + 256;
+  // Registers of a thread that multiplies, and of any other.
+  static constexpr int UP = WARPGROUPS == 2 ? 176 : 120, DOWN = WARPGROUPS == 2 ? 80 : 56;
   // Of the last four warps two load. Each has every second buffer, so that none mistakes a phase of another's for its own.
   static constexpr int LOADERS = 2;
   static_assert(LANDINGS % LOADERS == 0, "buffers are dealt evenly");
@@ -3267,13 +3276,20 @@ struct Strip {
   static constexpr int UNITS = W::CHUNKS * 2, PAIRS = LANDED / 2, PAIRS_EACH = (PAIRS + 31) / 32;
   static constexpr int UNIT_BYTES = LANDED * 16, SLOT_BYTES = UNITS * UNIT_BYTES;
   static constexpr int LANDING_BYTES = W::UNIT * LANDED * static_cast<int>(sizeof(scalar));
-  static constexpr int KEPT_BYTES = W::CHUNKS * TAPS * TAP_BYTES;
+  // Phases of one convolution share the lines of its input, and their elements lie beside each other: a block has them all.
+  static constexpr int PHASES = InsideOf<P>::groups, PHASE_BYTES = W::CHUNKS * TAPS * TAP_BYTES, KEPT_BYTES = PHASES * PHASE_BYTES;
   static constexpr int shared_bytes = KEPT_BYTES + W::SLOTS * SLOT_BYTES + W::LANDINGS * LANDING_BYTES +
                                       (2 * W::SLOTS + 2 * W::LANDINGS + 1) * 8 + 112;
   static_assert(P::Kernel::at(0) == 1 && P::Kernel::at(1) == 1 && P::Stride::product == 1, "a window that marches");
   static_assert(P::Box::at(0) * P::Box::at(1) * P::Box::at(2) == 1 && P::Box::at(3) % 8 == 0, "a line");
   static_assert(W::SLOTS > REACH + 1, "the lines under an output line, and the next");
 };
+
+// Kinds of blocks, by what they multiply with.
+template <class P>
+__host__ __device__ int64_t strip_kinds(const P& p) {
+  return p.groups() / InsideOf<P>::groups * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS);
+}
 
 #if CRUCIBLE_HAS_WGMMA
 // A block's output lines: stretches of neighbouring ones in one plane. Strips are numbered along an image first, so that
@@ -3286,7 +3302,7 @@ struct Stretches {
   Index batch, outer[2], first, count;
 
   __device__ __forceinline__ Stretches(const P& p, int segments_) : segments(static_cast<Index>(segments_)) {
-    const Index tiles = (p.rows() + PAIR_ROWS - 1) / PAIR_ROWS, kinds = tiles * p.groups(), kind = static_cast<Index>(blockIdx.x) % kinds;
+    const Index tiles = (p.rows() + PAIR_ROWS - 1) / PAIR_ROWS, kinds = static_cast<Index>(strip_kinds(p)), kind = static_cast<Index>(blockIdx.x) % kinds;
     group = kind / tiles, tile_m = kind % tiles;
     strips = (p.extent(3) - 1) / P::Box::at(3) + 1;
     lines = static_cast<int64_t>(p.batches() / p.groups()) * p.extent(0) * p.extent(1) * p.extent(2);
@@ -3312,37 +3328,49 @@ struct Stretches {
   }
 };
 
-// The warp that asks for the input, a line of eight channels at a time. Neighbouring pixels of a line are neighbours in
+// A warp that asks for the input, a line of eight channels at a time. Neighbouring pixels of a line are neighbours in
 // memory, and a channel is as far from the next as any.
 template <class W, class P>
 struct StripLoader {
   using S = Strip<W, P>;
   const P& p;
-  Index z, i0, i1, i2, i3;  // the line's first pixel; pixel 0 begins a group
+  // Of a stretch: its sample and place; pixel 0 begins a group.
+  Index z, i0, i1, i3;
+  int across[S::EACH];  // bytes of each group that a line has
+  int64_t step;         // bytes from a channel to the next
+  int whole;            // bytes that one copy can have
+  // Of a line:
   const char* at[S::EACH];  // the first pixel of each group, in the first channel
   int bytes[S::EACH];       // of the group that are inside
-  int64_t step;             // bytes from a channel to the next
-  int whole;                // bytes that one copy can have
 
   static __device__ __forceinline__ int group(int i) { return static_cast<int>(threadIdx.x) % 32 + i * 32; }
+  __device__ __forceinline__ const char* first(Index i2, int i, Index channel) const {
+    return reinterpret_cast<const char*>(p.b_from(p.b_at(z, i0, i1, i2, i3 + group(i) * S::GROUP), channel));
+  }
 
-  __device__ __forceinline__ void place() {
+  // Pixel (0, 0, 0, 0) is inside, and whether another is each of its numbers says for itself.
+  __device__ __forceinline__ void begin() {
     uintptr_t odd = 0;
 #pragma unroll
     for (int i = 0; i < S::EACH; ++i) {
-      const Index from = i3 + group(i) * S::GROUP;
-      const typename P::BAt first = p.b_at(z, i0, i1, i2, from);
-      const char* const second = reinterpret_cast<const char*>(p.b_from(first, P::CHANNELS > 1 ? 1 : 0));
-      at[i] = reinterpret_cast<const char*>(p.b_from(first, 0)), step = second - at[i];
-      bytes[i] = 0;
+      across[i] = 0;
 #pragma unroll
       for (int e = 0; e < S::GROUP; ++e)
-        bytes[i] += p.b_at(z, i0, i1, i2, from + e).inside ? static_cast<int>(sizeof(scalar)) : 0;
-      if (bytes[i] == 0) at[i] = reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(at[i]) / 16 * 16);
-      odd |= reinterpret_cast<uintptr_t>(at[i]) | static_cast<uintptr_t>(step);
+        across[i] += p.b_at(z, 0, 0, 0, i3 + group(i) * S::GROUP + e).inside ? static_cast<int>(sizeof(scalar)) : 0;
+      step = first(0, i, P::CHANNELS > 1 ? 1 : 0) - first(0, i, 0);
+      if (across[i] > 0) odd |= reinterpret_cast<uintptr_t>(first(0, i, 0)) | static_cast<uintptr_t>(first(1, i, 0) - first(0, i, 0));
+      odd |= static_cast<uintptr_t>(step);
     }
     const unsigned common = __reduce_or_sync(0xffffffffu, static_cast<unsigned>(odd % 16));
     whole = common == 0 ? 16 : common % 8 == 0 ? 8 : common % 4 == 0 ? 4 : 0;
+  }
+  __device__ __forceinline__ void place(Index i2) {
+    const bool there = p.b_at(z, i0, i1, i2, 0).inside;
+#pragma unroll
+    for (int i = 0; i < S::EACH; ++i) {
+      bytes[i] = there ? across[i] : 0, at[i] = first(i2, i, 0);
+      if (bytes[i] == 0) at[i] = reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(at[i]) / 16 * 16);
+    }
   }
   // Copies of SIZE bytes; `landed` counts each lane's.
   template <int SIZE>
@@ -3364,7 +3392,7 @@ struct StripLoader {
       }
     copies_arrive(landed);
   }
-  __device__ __forceinline__ void ask(int unit, unsigned char* landing, unsigned landed) const {
+  __device__ __forceinline__ void ask(Index i2, int unit, unsigned char* landing, unsigned landed) const {
     if (whole == 16) {
       copy<16>(unit, landing, landed);
     } else if (whole == 8) {
@@ -3474,33 +3502,35 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
   Stretches<P> lines(p, segments);
 
   if (warp >= (W::CONSUMERS + W::ROUNDERS) / 32) {
-    registers_down<80>();
+    registers_down<W::DOWN>();
     StripLoader<W, P> from{p};
     const unsigned mine = warp - (W::CONSUMERS + W::ROUNDERS) / 32;
     unsigned number = 0;  // of units of this block
     while (mine < W::LOADERS && lines.next(p)) {
       from.z = lines.batch, from.i0 = lines.outer[0], from.i1 = lines.outer[1];
       from.i3 = lines.strip * P::Box::at(3) + P::Shift::at(3) - S::LEAD;
+      from.begin();
 #pragma unroll 1
       for (Index l = 0; l < lines.count + S::REACH; ++l, number += S::UNITS) {
-        from.i2 = lines.first + l + P::Shift::at(2);
-        from.place();
+        const Index line = lines.first + l + P::Shift::at(2);
+        from.place(line);
 #pragma unroll 1
-        for (unsigned unit = mine; unit < S::UNITS; unit += W::LOADERS) {  // UNITS is even
+        for (unsigned unit = (mine + W::LOADERS - number % W::LOADERS) % W::LOADERS; unit < S::UNITS; unit += W::LOADERS) {
           const unsigned n = number + unit, buffer = n % W::LANDINGS;
           barrier_wait(free + buffer * 8, (n / W::LANDINGS & 1) ^ 1);
-          from.ask(static_cast<int>(unit), landings + buffer * S::LANDING_BYTES, landed + buffer * 8);
+          from.ask(line, static_cast<int>(unit), landings + buffer * S::LANDING_BYTES, landed + buffer * 8);
         }
       }
     }
   } else if (warp >= W::CONSUMERS / 32) {
-    registers_down<80>();
+    registers_down<W::DOWN>();
     if (threadIdx.x == W::CONSUMERS) {
       barrier_expect(kept, S::KEPT_BYTES);
-      const unsigned char* const weights =
-          packed.weights<W>() + (lines.group * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + lines.tile_m) * int64_t(S::KEPT_BYTES);
-      for (int i = 0; i < W::CHUNKS; ++i)
-        bulk_copy(shared_address(strip_shared) + i * S::TAPS * TAP_BYTES, weights + i * S::TAPS * TAP_BYTES, S::TAPS * TAP_BYTES, kept);
+      const int64_t tiles = (p.rows() + PAIR_ROWS - 1) / PAIR_ROWS;
+      for (int i = 0; i < S::PHASES * W::CHUNKS; ++i)
+        bulk_copy(shared_address(strip_shared) + i * S::TAPS * TAP_BYTES,
+                  packed.weights<W>() + ((lines.group + i / W::CHUNKS) * tiles + lines.tile_m) * S::PHASE_BYTES + i % W::CHUNKS * S::TAPS * TAP_BYTES,
+                  S::TAPS * TAP_BYTES, kept);
     }
     StripRounder<W, P> rounder{W::kind == Operands::Half ? power_of_two(packed.input()) : 1.0f};
     if (W::kind == Operands::Half && blockIdx.x == 0) small_channels<W::ROUNDERS, P>(packed, static_cast<int>(threadIdx.x) - W::CONSUMERS, rounder.by);
@@ -3527,17 +3557,14 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
       }
     if (W::kind == Operands::Half && bad && lane == 0) *packed.again = 1;
   } else {
-    registers_up<176>();
+    registers_up<W::UP>();
     const int which = warp / 4;
     float sums[S::N / 2];
-    const Taps<P> taps(p, lines.group);
-    const Exponents exponents(packed.rows + (lines.group * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + lines.tile_m) * PAIR_ROWS + warp % 4 * 16,
-                              W::kind == Operands::Half ? packed.input() : 0);
-    const uint64_t a = lines_at(shared_address(strip_shared), TAP_BYTES / 2), b = lines_at(shared_address(ring) + S::LEAD * 16, S::UNIT_BYTES);
+    const uint64_t kept_at = lines_at(shared_address(strip_shared), TAP_BYTES / 2), b = lines_at(shared_address(ring) + S::LEAD * 16, S::UNIT_BYTES);
     barrier_wait(kept, 0);
-    if (which == 1) turn_give(1);
+    if (which == W::WARPGROUPS - 1) turn_give(1);
     // Lines of the ring are counted from the block's first: `base` is that of the stretch's, and what lies before `released`
-    // this warp no longer needs.
+    // this warp no longer needs. The warpgroups take phases of lines in turn, `done` counts them.
     unsigned base = 0, released = 0, done = 0;
     const auto acquire = [&](unsigned line) { barrier_wait(full + line % W::SLOTS * 8, line / W::SLOTS & 1); };
     const auto release = [&](unsigned line) {
@@ -3548,7 +3575,12 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
       const Index left = lines.strip * P::Box::at(3), rest = p.extent(3) - left;
       const int there = rest < S::N ? static_cast<int>(rest) : S::N;
 #pragma unroll 1
-      for (Index l = (done ^ which) & 1; l < lines.count; l += 2) {
+      for (Index i = (which + W::WARPGROUPS - done % W::WARPGROUPS) % W::WARPGROUPS; i < lines.count * S::PHASES; i += W::WARPGROUPS) {
+        const Index l = i / S::PHASES, group = lines.group + i % S::PHASES;
+        const Taps<P> taps(p, group);
+        const Exponents exponents(packed.rows + (group * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + lines.tile_m) * PAIR_ROWS + warp % 4 * 16,
+                                  W::kind == Operands::Half ? packed.input() : 0);
+        const uint64_t a = kept_at + i % S::PHASES * (S::PHASE_BYTES / 16);
         turn_wait(1 + which);
 #pragma unroll
         for (int down = 0; down < S::DOWN; ++down) {
@@ -3566,14 +3598,15 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
                                                chunk != 0 || !taps.first(down * S::ACROSS + across));
         }
         wgmma_end();
-        turn_give(2 - which);
+        turn_give(1 + (which + 1) % W::WARPGROUPS);
         wgmma_wait<0>();
         settle(sums);
         if (taps.none()) clear(sums);
         __syncwarp();
         // What this warpgroup's next line does not need; but no line that it has not seen, and not the stretch's last, for
         // which it waits below: a slot that is given back may have been filled again.
-        const unsigned seen = base + static_cast<unsigned>(l) + (S::REACH > 0 ? 2 : 1);
+        const Index next = (i + W::WARPGROUPS) / S::PHASES, after = l + S::REACH + 1;
+        const unsigned seen = base + static_cast<unsigned>(next < after ? next : after);
         const unsigned last = base + static_cast<unsigned>(lines.count) + S::REACH - 1;
         release(seen < last ? seen : last);
         const Index first = lines.tile_m * PAIR_ROWS + warp % 4 * 16;
@@ -3581,14 +3614,14 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
         const Index line = (lines.outer[0] * p.extent(1) + lines.outer[1]) * p.extent(2) + lines.first + l;
         const Index box = line * lines.strips + lines.strip;
         const Index at[4] = {lines.outer[0], lines.outer[1], lines.first + l, left};
-        finish_line<P::Box::at(3)>(p, lines.batch, first, box, line * p.extent(3) + left, at, left > 0, there, sums);
+        finish_line<P::Box::at(3)>(p, lines.batch + i % S::PHASES, first, box, line * p.extent(3) + left, at, left > 0, there, sums);
       }
-      base += static_cast<unsigned>(lines.count) + S::REACH, done += static_cast<unsigned>(lines.count);
+      base += static_cast<unsigned>(lines.count) + S::REACH, done += static_cast<unsigned>(lines.count) * S::PHASES;
       acquire(base - 1);
       __syncwarp();
       release(base);
     }
-    if ((done & 1) == unsigned(which)) turn_wait(1 + which);
+    if (done % W::WARPGROUPS == unsigned(which)) turn_wait(1 + which);
   }
 #endif
 }
@@ -3615,7 +3648,7 @@ cudaError_t launch_strips(const P& p, void* workspace, cudaStream_t stream) {
   cudaError_t refused = pack_rows<W>(p, workspace, &processors, stream);
   if (refused == cudaSuccess) refused = allow_shared(strip_kernel<W, P>, S::shared_bytes);
   if (refused != cudaSuccess) return refused;
-  const int64_t kinds = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS);
+  const int64_t kinds = strip_kinds(p);
   const int64_t blocks = processors >= kinds ? processors / kinds : 1, strips = (p.extent(3) - 1) / P::Box::at(3) + 1;
   const int64_t lines = static_cast<int64_t>(p.batches() / p.groups()) * p.extent(0) * p.extent(1) * p.extent(2);
   const int segments = strip_segments(strips, blocks, lines);
@@ -4006,9 +4039,9 @@ struct contract_1 {
 void run_contract_1(uint64_t p_conv_transpose2d_weight, uint64_t p_x, uint64_t p_convolution_sum, int64_t s0, int64_t s53, int64_t s77, uint64_t packed, uint64_t stream) {
   const contract_1 stage{reinterpret_cast<const scalar*>(p_conv_transpose2d_weight), reinterpret_cast<const scalar*>(p_x), reinterpret_cast<scalar*>(p_convolution_sum), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77)};
   #if CRUCIBLE_HOPPER && CRUCIBLE_CONV == 1
-  check(launch_strips<Strips<4, 8, 4, Operands::Half>, Warpgroups<-1, 6, 0, 0, 16, Operands::Tf32>>(stage, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
+  check(launch_strips<Strips<2, 4, 8, 4, Operands::Half>, Warpgroups<-1, 6, 0, 0, 16, Operands::Tf32>>(stage, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
   #elif CRUCIBLE_HOPPER && CRUCIBLE_CONV == 3
-  check(launch_strips<Strips<4, 8, 4, Operands::Native>, void>(stage, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
+  check(launch_strips<Strips<2, 4, 8, 4, Operands::Native>, void>(stage, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
   #elif CRUCIBLE_HOPPER && CRUCIBLE_CONV == 2
   check(launch_split<Split<2, 4, 9, 3, 32>, Mma<64, 128, 16, 32, 32, Grade::Fp32>>(stage, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
   #elif CRUCIBLE_CONV == 1
@@ -4142,6 +4175,107 @@ struct Sum {
 
 }  // namespace crucible
 
+// Neighbours in memory, 16 bytes of the file's element type at a time.
+//
+// A walk goes over places `from` .. `to`. Where its tensors begin alike (all elements of one place at the same distance
+// from a multiple of a vector's length) it is a few single elements, then vectors, then a few single ones; else all are
+// single. A thread asks for IN_FLIGHT vectors before it waits for the first.
+//   CRUCIBLE_VECTORS     0: single elements only, for comparisons
+//   CRUCIBLE_IN_FLIGHT   how many vectors a thread asks for at once
+//   CRUCIBLE_STREAMING   1: what nothing reads again leaves the caches first
+
+#ifndef CRUCIBLE_VECTORS
+#define CRUCIBLE_VECTORS 1
+#endif
+#ifndef CRUCIBLE_IN_FLIGHT
+#define CRUCIBLE_IN_FLIGHT 2
+#endif
+#ifndef CRUCIBLE_STREAMING
+#define CRUCIBLE_STREAMING 1
+#endif
+
+namespace crucible {
+
+constexpr int VECTOR = 16 / sizeof(scalar), IN_FLIGHT = CRUCIBLE_IN_FLIGHT;
+
+template <int BYTES>
+struct WordOf { using type = uint4; };
+template <>
+struct WordOf<8> { using type = uint2; };
+template <>
+struct WordOf<4> { using type = unsigned; };
+template <>
+struct WordOf<2> { using type = unsigned short; };
+
+// So many elements of any type: 16 bytes, or several times that, or less.
+template <class T>
+struct Vector {
+  using Word = typename WordOf<VECTOR * sizeof(T)>::type;
+  static constexpr int WORDS = VECTOR * sizeof(T) / sizeof(Word);
+  T elements[VECTOR];
+  __device__ __forceinline__ const T& operator[](int u) const { return elements[u]; }
+  __device__ __forceinline__ T& operator[](int u) { return elements[u]; }
+};
+
+// Of a tensor that this kernel only reads; `LAST`: and that nothing reads after it.
+template <bool LAST = false, class T>
+__device__ __forceinline__ Vector<T> read_vector(const T* at) {
+  using V = Vector<T>;
+  const auto* const from = reinterpret_cast<const typename V::Word*>(at);
+  typename V::Word words[V::WORDS];
+#pragma unroll
+  for (int i = 0; i < V::WORDS; ++i) words[i] = LAST && CRUCIBLE_STREAMING ? __ldcs(from + i) : __ldg(from + i);
+  V v;
+  memcpy(&v, words, sizeof(V));
+  return v;
+}
+
+template <bool LAST = false, class T>
+__device__ __forceinline__ void write_vector(T* at, const Vector<T>& v) {
+  using V = Vector<T>;
+  auto* const to = reinterpret_cast<typename V::Word*>(at);
+  typename V::Word words[V::WORDS];
+  memcpy(words, &v, sizeof(V));
+#pragma unroll
+  for (int i = 0; i < V::WORDS; ++i) {
+    if constexpr (LAST && CRUCIBLE_STREAMING) {
+      __stcs(to + i, words[i]);
+    } else {
+      to[i] = words[i];
+    }
+  }
+}
+
+// How far elements lie from where a vector may begin: the same for all, or -1.
+template <class T>
+__host__ __device__ __forceinline__ int alike(const T* at) {
+  return static_cast<int>(reinterpret_cast<uintptr_t>(at) / sizeof(T) % VECTOR);
+}
+template <class T, class... Others>
+__host__ __device__ __forceinline__ int alike(const T* at, const Others*... others) {
+  const int one = alike(at), other = alike(others...);
+  return one == other ? one : -1;
+}
+
+// The places of a walk as vectors and single elements.
+struct Stretch {
+  Index from, to, begin, vectors;
+  __host__ __device__ __forceinline__ Index singles() const { return to - from - vectors * VECTOR; }
+  __host__ __device__ __forceinline__ Index single(int64_t k) const {
+    const Index place = from + static_cast<Index>(k);
+    return place < begin ? place : place + vectors * VECTOR;
+  }
+};
+
+// `distance`: of the element at place 0 from where a vector may begin, or less than 0 where there are none.
+__host__ __device__ __forceinline__ Stretch stretch(int64_t first, int64_t last, int distance) {
+  const Index from = static_cast<Index>(first), to = static_cast<Index>(last), wanted = -(from + distance) & (VECTOR - 1);
+  if (!CRUCIBLE_VECTORS || distance < 0 || wanted >= to - from) return {from, to, to, 0};
+  return {from, to, from + wanted, (to - from - wanted) / VECTOR};
+}
+
+}  // namespace crucible
+
 // A group of N threads a row: the functor walks over the row, reduces, and stores what depends on the results.
 //
 // N is 1 (a thread for each row: short rows, or rows whose neighbours are neighbours in memory), 32 (a warp) or 256 (a
@@ -4157,16 +4291,26 @@ struct Sum {
 // A sliced functor, where what is reduced is short (partial results) and what follows is long, has
 //   struct Found;  Found reduce(const L&, Index row) const;  int64_t length() const;  Index repeats() const;
 //   void walk(const L&, Index row, Index part, int64_t from, int64_t to, const Found&) const;
-// and takes two launches: the rows, then pieces of 16 elements a thread of each of a row's parts, in the order of memory.
+// and takes two launches: the rows, then pieces of SLICE_VECTORS vectors a thread of each of a row's parts.
 //
 // A split functor, for few long rows, has instead
 //   struct Acc;  void walk(const L&, Index row, int64_t from, int64_t to, Acc&) const;  int64_t length() const;
 //   void finish(const L&, Index row, const Acc&) const;
 // and takes two launches: every part of every row, then the rows. Nothing depends on timing.
+//   CRUCIBLE_SLICE_VECTORS   how many vectors a thread of a sliced walk has, all asked for before the first is used
+//   CRUCIBLE_LAST_FIRST      1: slices go from the last to the first, as the end of what was written just before is still
+//                            in the cache
+
+#ifndef CRUCIBLE_SLICE_VECTORS
+#define CRUCIBLE_SLICE_VECTORS 4
+#endif
+#ifndef CRUCIBLE_LAST_FIRST
+#define CRUCIBLE_LAST_FIRST 1
+#endif
 
 namespace crucible {
 
-constexpr int ROW_THREADS = 256;
+constexpr int ROW_THREADS = 256, SLICE_VECTORS = CRUCIBLE_SLICE_VECTORS, GRID_MOST = 65535;
 
 template <class Acc>
 __device__ __forceinline__ Acc from_lane(const Acc& a, int mask) {
@@ -4178,6 +4322,18 @@ __device__ __forceinline__ Acc from_lane(const Acc& a, int mask) {
   Acc b;
   memcpy(&b, words, sizeof(Acc));
   return b;
+}
+
+// What an earlier kernel left, whole.
+template <class T>
+__device__ __forceinline__ T read_words(const T* at) {
+  static_assert(sizeof(T) % 4 == 0 && alignof(T) % 4 == 0, "partial results are whole words");
+  uint32_t words[sizeof(T) / 4];
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(T) / 4); ++i) words[i] = __ldg(reinterpret_cast<const uint32_t*>(at) + i);
+  T value;
+  memcpy(&value, words, sizeof(T));
+  return value;
 }
 
 template <int N>
@@ -4225,6 +4381,13 @@ __device__ __forceinline__ int64_t row_of_thread() {
   return (static_cast<int64_t>(blockIdx.x) * ROW_THREADS + threadIdx.x) / N;
 }
 
+// The length of a part, where a row is cut into so many: whole vectors, and lines of memory.
+__host__ __device__ inline int64_t row_share(int64_t length, int parts) {
+  constexpr int LINE = 128 / sizeof(scalar);
+  const int64_t share = (length + parts - 1) / parts;
+  return (share + LINE - 1) / LINE * LINE;
+}
+
 template <int N, class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_kernel(const R r) {
   const int64_t row = row_of_thread<N>();
@@ -4248,18 +4411,22 @@ __global__ void __launch_bounds__(ROW_THREADS) row_found_kernel(const R r, typen
   if (lanes.leads()) found[row] = mine;
 }
 
+// Slices are blockIdx.x, parts of rows the rest. No division, and all of `found` at once: each would be waited for before
+// elements are asked for.
 template <class R>
-__global__ void __launch_bounds__(ROW_THREADS) row_slices_kernel(const R r, const typename R::Found* found, int slices) {
-  const int64_t length = r.length(), share = (length + slices - 1) / slices;
-  const unsigned place = blockIdx.x / unsigned(slices), repeats = static_cast<unsigned>(r.repeats());
-  const int64_t from = share * (blockIdx.x % unsigned(slices)), to = from + share < length ? from + share : length;
-  const Index row = static_cast<Index>(place / repeats);
-  r.walk(Lanes<ROW_THREADS>(), row, static_cast<Index>(place % repeats), from, to, found[row]);
+__global__ void __launch_bounds__(ROW_THREADS) row_slices_kernel(const R r, const typename R::Found* found, Index share) {
+  const int64_t count = static_cast<int64_t>(r.rows()) * r.repeats(), after = blockIdx.z * int64_t(GRID_MOST) + blockIdx.y;
+  if (after >= count) return;
+  const Index place = static_cast<Index>(CRUCIBLE_LAST_FIRST ? count - 1 - after : after), row = place / r.repeats();
+  const Index length = static_cast<Index>(r.length());
+  const Index from = share * static_cast<Index>(CRUCIBLE_LAST_FIRST ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
+  const Index to = length - from < share ? length : from + share;
+  r.walk(Lanes<ROW_THREADS>(), row, place % r.repeats(), from, to, read_words(found + row));
 }
 
 template <int N, class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_parts_kernel(const R r, typename R::Acc* parts, int splits) {
-  const int64_t row = row_of_thread<N>(), length = r.length(), each = (length + splits - 1) / splits;
+  const int64_t row = row_of_thread<N>(), length = r.length(), each = row_share(length, splits);
   if (row >= r.rows()) return;
   const int64_t from = each * blockIdx.y, to = from + each < length ? from + each : length;
   typename R::Acc a;
@@ -4304,16 +4471,18 @@ cudaError_t launch_keeping_rows(const R& r, cudaStream_t stream) {
 // `found` has room for a Found for each row.
 template <int N, class R>
 cudaError_t launch_sliced_rows(const R& r, void* found, cudaStream_t stream) {
-  constexpr int SLICE = 16 * ROW_THREADS;
+  constexpr int SLICE = SLICE_VECTORS * VECTOR * ROW_THREADS;
   const int64_t rows = r.rows(), length = r.length(), slices = (length + SLICE - 1) / SLICE;
   if (rows <= 0) return cudaSuccess;
   auto* const results = static_cast<typename R::Found*>(found);
   row_found_kernel<N><<<row_blocks(rows, N), ROW_THREADS, 0, stream>>>(r, results);
   const cudaError_t error = cudaGetLastError();
   if (error != cudaSuccess) return error;
-  const int64_t blocks = rows * r.repeats() * slices;
-  if (blocks > 0x7fffffff) return cudaErrorInvalidValue;
-  if (blocks > 0) row_slices_kernel<<<static_cast<unsigned>(blocks), ROW_THREADS, 0, stream>>>(r, results, static_cast<int>(slices));
+  const int64_t places = rows * r.repeats();
+  if (places <= 0 || slices <= 0) return cudaSuccess;
+  const dim3 grid(static_cast<unsigned>(slices), static_cast<unsigned>(places < GRID_MOST ? places : GRID_MOST),
+                  static_cast<unsigned>((places + GRID_MOST - 1) / GRID_MOST));
+  row_slices_kernel<<<grid, ROW_THREADS, 0, stream>>>(r, results, static_cast<Index>(row_share(length, static_cast<int>(slices))));
   return cudaGetLastError();
 }
 
@@ -4402,6 +4571,11 @@ template <class P, class = void>
 struct RaggedOf { static constexpr bool ragged = false; };
 template <class P>
 struct RaggedOf<P, typename Named<typename P::Ragged>::type> { static constexpr bool ragged = true; };
+// Groups that read the same input: phases.
+template <class P, class = void>
+struct InsideOf { static constexpr int groups = 1; };
+template <class P>
+struct InsideOf<P, typename Named<typename P::Inside>::type> { static constexpr int groups = P::PHASES; };
 template <class P, class = void>
 struct TapsOf {
   static constexpr bool sparse = false;
@@ -5175,6 +5349,8 @@ struct Mma {
 // threads for neighbouring n: it applies the epilogue, stores, and returns the value that statistics are taken of. Called for
 // one that is not there (a lane without an element of its own) it must store nothing, and its result is not used. sink is
 // called once for each (z, m, tile or group of columns) with the count, mean and sum of squared deviations of finish's values.
+// A functor whose groups are phases, which all read the same input, names a type Inside and has `static constexpr int PHASES`,
+// their number.
 // A functor of phases (plan/phases.py) whose columns are pixels of boxes names a type Phased. It has, for finish and exists,
 // finish_at and exists_at, with a place in four dimensions (that of an element that is not there is any in range) for n.
 // Where it names Ragged or Sparse there is
@@ -7761,9 +7937,9 @@ cudaError_t launch_split(const P& p, void* workspace, cudaStream_t stream) {
 //
 // A block keeps the weights of 64 output channels and owns a strip, P::Box::at(3) columns, of one plane after another. It
 // reads each line of the input under its strip once: two warps copy it to landing buffers, each eight channels at a time;
-// four others round it and store it as [8 channels][pixel][channel] in a ring of whole lines. Two warpgroups take output lines
-// alternately: for every tap one instruction for each 16 channels multiplies 64 output channels by the strip's pixels. A
-// tap is a shift in a line, or another line of the ring. While one warpgroup stores, the other multiplies.
+// four others round it and store it as [8 channels][pixel][channel] in a ring of whole lines. Two or three warpgroups
+// take output lines in turn: for every tap one instruction for each 16 channels multiplies 64 output channels by the
+// strip's pixels. A tap is a shift in a line, or another line of the ring. While one warpgroup stores, another multiplies.
 // For windows one wide in the first two dimensions, with strides of one, and an input that is memory as it is.
 // Operands: kinds Half and Native, as in window_wgmma.cuh; what half cannot hold is done again by that file's kernel.
 // Memory: 1.02 to 1.1 times the input, the output once, for each 64 output channels.
@@ -7771,12 +7947,14 @@ cudaError_t launch_split(const P& p, void* workspace, cudaStream_t stream) {
 #if CRUCIBLE_HOPPER
 namespace crucible {
 
-// SLOTS lines in the ring, LANDINGS buffers, CHUNKS of 16 channels.
-template <int SLOTS_, int LANDINGS_, int CHUNKS_, Operands kind_>
+// WARPGROUPS that multiply, SLOTS lines in the ring, LANDINGS buffers, CHUNKS of 16 channels.
+template <int WARPGROUPS_, int SLOTS_, int LANDINGS_, int CHUNKS_, Operands kind_>
 struct Strips {
   static constexpr Operands kind = kind_;
-  static constexpr int SLOTS = SLOTS_, LANDINGS = LANDINGS_, CHUNKS = CHUNKS_;
-  static constexpr int CONSUMERS = 256, ROUNDERS = 128, threads = 512;
+  static constexpr int WARPGROUPS = WARPGROUPS_, SLOTS = SLOTS_, LANDINGS = LANDINGS_, CHUNKS = CHUNKS_;
+  static constexpr int CONSUMERS = WARPGROUPS * 128, ROUNDERS = 128, threads = CONSUMERS + 256;
+  // Registers of a thread that multiplies, and of any other.
+  static constexpr int UP = WARPGROUPS == 2 ? 176 : 120, DOWN = WARPGROUPS == 2 ? 80 : 56;
   // Of the last four warps two load. Each has every second buffer, so that none mistakes a phase of another's for its own.
   static constexpr int LOADERS = 2;
   static_assert(LANDINGS % LOADERS == 0, "buffers are dealt evenly");
@@ -7796,13 +7974,20 @@ struct Strip {
   static constexpr int UNITS = W::CHUNKS * 2, PAIRS = LANDED / 2, PAIRS_EACH = (PAIRS + 31) / 32;
   static constexpr int UNIT_BYTES = LANDED * 16, SLOT_BYTES = UNITS * UNIT_BYTES;
   static constexpr int LANDING_BYTES = W::UNIT * LANDED * static_cast<int>(sizeof(scalar));
-  static constexpr int KEPT_BYTES = W::CHUNKS * TAPS * TAP_BYTES;
+  // Phases of one convolution share the lines of its input, and their elements lie beside each other: a block has them all.
+  static constexpr int PHASES = InsideOf<P>::groups, PHASE_BYTES = W::CHUNKS * TAPS * TAP_BYTES, KEPT_BYTES = PHASES * PHASE_BYTES;
   static constexpr int shared_bytes = KEPT_BYTES + W::SLOTS * SLOT_BYTES + W::LANDINGS * LANDING_BYTES +
                                       (2 * W::SLOTS + 2 * W::LANDINGS + 1) * 8 + 112;
   static_assert(P::Kernel::at(0) == 1 && P::Kernel::at(1) == 1 && P::Stride::product == 1, "a window that marches");
   static_assert(P::Box::at(0) * P::Box::at(1) * P::Box::at(2) == 1 && P::Box::at(3) % 8 == 0, "a line");
   static_assert(W::SLOTS > REACH + 1, "the lines under an output line, and the next");
 };
+
+// Kinds of blocks, by what they multiply with.
+template <class P>
+__host__ __device__ int64_t strip_kinds(const P& p) {
+  return p.groups() / InsideOf<P>::groups * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS);
+}
 
 #if CRUCIBLE_HAS_WGMMA
 // A block's output lines: stretches of neighbouring ones in one plane. Strips are numbered along an image first, so that
@@ -7815,7 +8000,7 @@ struct Stretches {
   Index batch, outer[2], first, count;
 
   __device__ __forceinline__ Stretches(const P& p, int segments_) : segments(static_cast<Index>(segments_)) {
-    const Index tiles = (p.rows() + PAIR_ROWS - 1) / PAIR_ROWS, kinds = tiles * p.groups(), kind = static_cast<Index>(blockIdx.x) % kinds;
+    const Index tiles = (p.rows() + PAIR_ROWS - 1) / PAIR_ROWS, kinds = static_cast<Index>(strip_kinds(p)), kind = static_cast<Index>(blockIdx.x) % kinds;
     group = kind / tiles, tile_m = kind % tiles;
     strips = (p.extent(3) - 1) / P::Box::at(3) + 1;
     lines = static_cast<int64_t>(p.batches() / p.groups()) * p.extent(0) * p.extent(1) * p.extent(2);
@@ -7841,37 +8026,49 @@ struct Stretches {
   }
 };
 
-// The warp that asks for the input, a line of eight channels at a time. Neighbouring pixels of a line are neighbours in
+// A warp that asks for the input, a line of eight channels at a time. Neighbouring pixels of a line are neighbours in
 // memory, and a channel is as far from the next as any.
 template <class W, class P>
 struct StripLoader {
   using S = Strip<W, P>;
   const P& p;
-  Index z, i0, i1, i2, i3;  // the line's first pixel; pixel 0 begins a group
+  // Of a stretch: its sample and place; pixel 0 begins a group.
+  Index z, i0, i1, i3;
+  int across[S::EACH];  // bytes of each group that a line has
+  int64_t step;         // bytes from a channel to the next
+  int whole;            // bytes that one copy can have
+  // Of a line:
   const char* at[S::EACH];  // the first pixel of each group, in the first channel
   int bytes[S::EACH];       // of the group that are inside
-  int64_t step;             // bytes from a channel to the next
-  int whole;                // bytes that one copy can have
 
   static __device__ __forceinline__ int group(int i) { return static_cast<int>(threadIdx.x) % 32 + i * 32; }
+  __device__ __forceinline__ const char* first(Index i2, int i, Index channel) const {
+    return reinterpret_cast<const char*>(p.b_from(p.b_at(z, i0, i1, i2, i3 + group(i) * S::GROUP), channel));
+  }
 
-  __device__ __forceinline__ void place() {
+  // Pixel (0, 0, 0, 0) is inside, and whether another is each of its numbers says for itself.
+  __device__ __forceinline__ void begin() {
     uintptr_t odd = 0;
 #pragma unroll
     for (int i = 0; i < S::EACH; ++i) {
-      const Index from = i3 + group(i) * S::GROUP;
-      const typename P::BAt first = p.b_at(z, i0, i1, i2, from);
-      const char* const second = reinterpret_cast<const char*>(p.b_from(first, P::CHANNELS > 1 ? 1 : 0));
-      at[i] = reinterpret_cast<const char*>(p.b_from(first, 0)), step = second - at[i];
-      bytes[i] = 0;
+      across[i] = 0;
 #pragma unroll
       for (int e = 0; e < S::GROUP; ++e)
-        bytes[i] += p.b_at(z, i0, i1, i2, from + e).inside ? static_cast<int>(sizeof(scalar)) : 0;
-      if (bytes[i] == 0) at[i] = reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(at[i]) / 16 * 16);
-      odd |= reinterpret_cast<uintptr_t>(at[i]) | static_cast<uintptr_t>(step);
+        across[i] += p.b_at(z, 0, 0, 0, i3 + group(i) * S::GROUP + e).inside ? static_cast<int>(sizeof(scalar)) : 0;
+      step = first(0, i, P::CHANNELS > 1 ? 1 : 0) - first(0, i, 0);
+      if (across[i] > 0) odd |= reinterpret_cast<uintptr_t>(first(0, i, 0)) | static_cast<uintptr_t>(first(1, i, 0) - first(0, i, 0));
+      odd |= static_cast<uintptr_t>(step);
     }
     const unsigned common = __reduce_or_sync(0xffffffffu, static_cast<unsigned>(odd % 16));
     whole = common == 0 ? 16 : common % 8 == 0 ? 8 : common % 4 == 0 ? 4 : 0;
+  }
+  __device__ __forceinline__ void place(Index i2) {
+    const bool there = p.b_at(z, i0, i1, i2, 0).inside;
+#pragma unroll
+    for (int i = 0; i < S::EACH; ++i) {
+      bytes[i] = there ? across[i] : 0, at[i] = first(i2, i, 0);
+      if (bytes[i] == 0) at[i] = reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(at[i]) / 16 * 16);
+    }
   }
   // Copies of SIZE bytes; `landed` counts each lane's.
   template <int SIZE>
@@ -7893,7 +8090,7 @@ struct StripLoader {
       }
     copies_arrive(landed);
   }
-  __device__ __forceinline__ void ask(int unit, unsigned char* landing, unsigned landed) const {
+  __device__ __forceinline__ void ask(Index i2, int unit, unsigned char* landing, unsigned landed) const {
     if (whole == 16) {
       copy<16>(unit, landing, landed);
     } else if (whole == 8) {
@@ -8003,33 +8200,35 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
   Stretches<P> lines(p, segments);
 
   if (warp >= (W::CONSUMERS + W::ROUNDERS) / 32) {
-    registers_down<80>();
+    registers_down<W::DOWN>();
     StripLoader<W, P> from{p};
     const unsigned mine = warp - (W::CONSUMERS + W::ROUNDERS) / 32;
     unsigned number = 0;  // of units of this block
     while (mine < W::LOADERS && lines.next(p)) {
       from.z = lines.batch, from.i0 = lines.outer[0], from.i1 = lines.outer[1];
       from.i3 = lines.strip * P::Box::at(3) + P::Shift::at(3) - S::LEAD;
+      from.begin();
 #pragma unroll 1
       for (Index l = 0; l < lines.count + S::REACH; ++l, number += S::UNITS) {
-        from.i2 = lines.first + l + P::Shift::at(2);
-        from.place();
+        const Index line = lines.first + l + P::Shift::at(2);
+        from.place(line);
 #pragma unroll 1
-        for (unsigned unit = mine; unit < S::UNITS; unit += W::LOADERS) {  // UNITS is even
+        for (unsigned unit = (mine + W::LOADERS - number % W::LOADERS) % W::LOADERS; unit < S::UNITS; unit += W::LOADERS) {
           const unsigned n = number + unit, buffer = n % W::LANDINGS;
           barrier_wait(free + buffer * 8, (n / W::LANDINGS & 1) ^ 1);
-          from.ask(static_cast<int>(unit), landings + buffer * S::LANDING_BYTES, landed + buffer * 8);
+          from.ask(line, static_cast<int>(unit), landings + buffer * S::LANDING_BYTES, landed + buffer * 8);
         }
       }
     }
   } else if (warp >= W::CONSUMERS / 32) {
-    registers_down<80>();
+    registers_down<W::DOWN>();
     if (threadIdx.x == W::CONSUMERS) {
       barrier_expect(kept, S::KEPT_BYTES);
-      const unsigned char* const weights =
-          packed.weights<W>() + (lines.group * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + lines.tile_m) * int64_t(S::KEPT_BYTES);
-      for (int i = 0; i < W::CHUNKS; ++i)
-        bulk_copy(shared_address(strip_shared) + i * S::TAPS * TAP_BYTES, weights + i * S::TAPS * TAP_BYTES, S::TAPS * TAP_BYTES, kept);
+      const int64_t tiles = (p.rows() + PAIR_ROWS - 1) / PAIR_ROWS;
+      for (int i = 0; i < S::PHASES * W::CHUNKS; ++i)
+        bulk_copy(shared_address(strip_shared) + i * S::TAPS * TAP_BYTES,
+                  packed.weights<W>() + ((lines.group + i / W::CHUNKS) * tiles + lines.tile_m) * S::PHASE_BYTES + i % W::CHUNKS * S::TAPS * TAP_BYTES,
+                  S::TAPS * TAP_BYTES, kept);
     }
     StripRounder<W, P> rounder{W::kind == Operands::Half ? power_of_two(packed.input()) : 1.0f};
     if (W::kind == Operands::Half && blockIdx.x == 0) small_channels<W::ROUNDERS, P>(packed, static_cast<int>(threadIdx.x) - W::CONSUMERS, rounder.by);
@@ -8056,17 +8255,14 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
       }
     if (W::kind == Operands::Half && bad && lane == 0) *packed.again = 1;
   } else {
-    registers_up<176>();
+    registers_up<W::UP>();
     const int which = warp / 4;
     float sums[S::N / 2];
-    const Taps<P> taps(p, lines.group);
-    const Exponents exponents(packed.rows + (lines.group * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + lines.tile_m) * PAIR_ROWS + warp % 4 * 16,
-                              W::kind == Operands::Half ? packed.input() : 0);
-    const uint64_t a = lines_at(shared_address(strip_shared), TAP_BYTES / 2), b = lines_at(shared_address(ring) + S::LEAD * 16, S::UNIT_BYTES);
+    const uint64_t kept_at = lines_at(shared_address(strip_shared), TAP_BYTES / 2), b = lines_at(shared_address(ring) + S::LEAD * 16, S::UNIT_BYTES);
     barrier_wait(kept, 0);
-    if (which == 1) turn_give(1);
+    if (which == W::WARPGROUPS - 1) turn_give(1);
     // Lines of the ring are counted from the block's first: `base` is that of the stretch's, and what lies before `released`
-    // this warp no longer needs.
+    // this warp no longer needs. The warpgroups take phases of lines in turn, `done` counts them.
     unsigned base = 0, released = 0, done = 0;
     const auto acquire = [&](unsigned line) { barrier_wait(full + line % W::SLOTS * 8, line / W::SLOTS & 1); };
     const auto release = [&](unsigned line) {
@@ -8077,7 +8273,12 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
       const Index left = lines.strip * P::Box::at(3), rest = p.extent(3) - left;
       const int there = rest < S::N ? static_cast<int>(rest) : S::N;
 #pragma unroll 1
-      for (Index l = (done ^ which) & 1; l < lines.count; l += 2) {
+      for (Index i = (which + W::WARPGROUPS - done % W::WARPGROUPS) % W::WARPGROUPS; i < lines.count * S::PHASES; i += W::WARPGROUPS) {
+        const Index l = i / S::PHASES, group = lines.group + i % S::PHASES;
+        const Taps<P> taps(p, group);
+        const Exponents exponents(packed.rows + (group * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + lines.tile_m) * PAIR_ROWS + warp % 4 * 16,
+                                  W::kind == Operands::Half ? packed.input() : 0);
+        const uint64_t a = kept_at + i % S::PHASES * (S::PHASE_BYTES / 16);
         turn_wait(1 + which);
 #pragma unroll
         for (int down = 0; down < S::DOWN; ++down) {
@@ -8095,14 +8296,15 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
                                                chunk != 0 || !taps.first(down * S::ACROSS + across));
         }
         wgmma_end();
-        turn_give(2 - which);
+        turn_give(1 + (which + 1) % W::WARPGROUPS);
         wgmma_wait<0>();
         settle(sums);
         if (taps.none()) clear(sums);
         __syncwarp();
         // What this warpgroup's next line does not need; but no line that it has not seen, and not the stretch's last, for
         // which it waits below: a slot that is given back may have been filled again.
-        const unsigned seen = base + static_cast<unsigned>(l) + (S::REACH > 0 ? 2 : 1);
+        const Index next = (i + W::WARPGROUPS) / S::PHASES, after = l + S::REACH + 1;
+        const unsigned seen = base + static_cast<unsigned>(next < after ? next : after);
         const unsigned last = base + static_cast<unsigned>(lines.count) + S::REACH - 1;
         release(seen < last ? seen : last);
         const Index first = lines.tile_m * PAIR_ROWS + warp % 4 * 16;
@@ -8110,14 +8312,14 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
         const Index line = (lines.outer[0] * p.extent(1) + lines.outer[1]) * p.extent(2) + lines.first + l;
         const Index box = line * lines.strips + lines.strip;
         const Index at[4] = {lines.outer[0], lines.outer[1], lines.first + l, left};
-        finish_line<P::Box::at(3)>(p, lines.batch, first, box, line * p.extent(3) + left, at, left > 0, there, sums);
+        finish_line<P::Box::at(3)>(p, lines.batch + i % S::PHASES, first, box, line * p.extent(3) + left, at, left > 0, there, sums);
       }
-      base += static_cast<unsigned>(lines.count) + S::REACH, done += static_cast<unsigned>(lines.count);
+      base += static_cast<unsigned>(lines.count) + S::REACH, done += static_cast<unsigned>(lines.count) * S::PHASES;
       acquire(base - 1);
       __syncwarp();
       release(base);
     }
-    if ((done & 1) == unsigned(which)) turn_wait(1 + which);
+    if (done % W::WARPGROUPS == unsigned(which)) turn_wait(1 + which);
   }
 #endif
 }
@@ -8144,7 +8346,7 @@ cudaError_t launch_strips(const P& p, void* workspace, cudaStream_t stream) {
   cudaError_t refused = pack_rows<W>(p, workspace, &processors, stream);
   if (refused == cudaSuccess) refused = allow_shared(strip_kernel<W, P>, S::shared_bytes);
   if (refused != cudaSuccess) return refused;
-  const int64_t kinds = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS);
+  const int64_t kinds = strip_kinds(p);
   const int64_t blocks = processors >= kinds ? processors / kinds : 1, strips = (p.extent(3) - 1) / P::Box::at(3) + 1;
   const int64_t lines = static_cast<int64_t>(p.batches() / p.groups()) * p.extent(0) * p.extent(1) * p.extent(2);
   const int segments = strip_segments(strips, blocks, lines);
@@ -8472,9 +8674,9 @@ struct contract_1 {
 void run_contract_1(uint64_t p_conv_transpose2d_weight, uint64_t p_d_output, uint64_t p_convolution_backward_x_sum, int64_t s0, int64_t s53, int64_t s77, uint64_t packed, uint64_t stream) {
   const contract_1 stage{reinterpret_cast<const scalar*>(p_conv_transpose2d_weight), reinterpret_cast<const scalar*>(p_d_output), reinterpret_cast<scalar*>(p_convolution_backward_x_sum), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77)};
   #if CRUCIBLE_HOPPER && CRUCIBLE_CONV == 1
-  check(launch_strips<Strips<6, 8, 4, Operands::Half>, Warpgroups<-1, 6, 0, 0, 16, Operands::Tf32>>(stage, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
+  check(launch_strips<Strips<2, 6, 8, 4, Operands::Half>, Warpgroups<-1, 6, 0, 0, 16, Operands::Tf32>>(stage, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
   #elif CRUCIBLE_HOPPER && CRUCIBLE_CONV == 3
-  check(launch_strips<Strips<6, 8, 4, Operands::Native>, void>(stage, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
+  check(launch_strips<Strips<2, 6, 8, 4, Operands::Native>, void>(stage, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
   #elif CRUCIBLE_HOPPER && CRUCIBLE_CONV == 2
   check(launch_split<Split<2, 3, 9, 3, 16>, Mma<64, 128, 16, 32, 32, Grade::Fp32>>(stage, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
   #elif CRUCIBLE_CONV == 1
@@ -8705,7 +8907,7 @@ def _compiled(part, dtype, wide, conv, matmul, hopper):
     bare = "no_implicit_headers" in inspect.signature(load_inline).parameters  # torch's headers cost half a minute
     options = {"no_implicit_headers": True} if bare else {}
     return load_inline(
-        name=f"crucible_45f0296dd6ca_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}",
+        name=f"crucible_8f1ee7bfca9a_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}",
         cpp_sources=binding, cuda_sources=source,
         extra_cflags=["-O1"], extra_cuda_cflags=["-O3", "-std=c++17", *flags], **options,
     )

@@ -227,28 +227,148 @@ cudaError_t launch_copies(const Copies<N>& copies, cudaStream_t stream) {
 
 }  // namespace crucible
 
-// One thread an element: the functor computes and stores it.
+// Neighbours in memory, 16 bytes of the file's element type at a time.
 //
-// A functor M has `Index count() const` and `void operator()(Index i) const`. Reads and writes what the functor does;
-// neighbouring threads take neighbouring elements.
+// A walk goes over places `from` .. `to`. Where its tensors begin alike (all elements of one place at the same distance
+// from a multiple of a vector's length) it is a few single elements, then vectors, then a few single ones; else all are
+// single. A thread asks for IN_FLIGHT vectors before it waits for the first.
+//   CRUCIBLE_VECTORS     0: single elements only, for comparisons
+//   CRUCIBLE_IN_FLIGHT   how many vectors a thread asks for at once
+//   CRUCIBLE_STREAMING   1: what nothing reads again leaves the caches first
+
+#ifndef CRUCIBLE_VECTORS
+#define CRUCIBLE_VECTORS 1
+#endif
+#ifndef CRUCIBLE_IN_FLIGHT
+#define CRUCIBLE_IN_FLIGHT 2
+#endif
+#ifndef CRUCIBLE_STREAMING
+#define CRUCIBLE_STREAMING 1
+#endif
+
+namespace crucible {
+
+constexpr int VECTOR = 16 / sizeof(scalar), IN_FLIGHT = CRUCIBLE_IN_FLIGHT;
+
+template <int BYTES>
+struct WordOf { using type = uint4; };
+template <>
+struct WordOf<8> { using type = uint2; };
+template <>
+struct WordOf<4> { using type = unsigned; };
+template <>
+struct WordOf<2> { using type = unsigned short; };
+
+// So many elements of any type: 16 bytes, or several times that, or less.
+template <class T>
+struct Vector {
+  using Word = typename WordOf<VECTOR * sizeof(T)>::type;
+  static constexpr int WORDS = VECTOR * sizeof(T) / sizeof(Word);
+  T elements[VECTOR];
+  __device__ __forceinline__ const T& operator[](int u) const { return elements[u]; }
+  __device__ __forceinline__ T& operator[](int u) { return elements[u]; }
+};
+
+// Of a tensor that this kernel only reads; `LAST`: and that nothing reads after it.
+template <bool LAST = false, class T>
+__device__ __forceinline__ Vector<T> read_vector(const T* at) {
+  using V = Vector<T>;
+  const auto* const from = reinterpret_cast<const typename V::Word*>(at);
+  typename V::Word words[V::WORDS];
+#pragma unroll
+  for (int i = 0; i < V::WORDS; ++i) words[i] = LAST && CRUCIBLE_STREAMING ? __ldcs(from + i) : __ldg(from + i);
+  V v;
+  memcpy(&v, words, sizeof(V));
+  return v;
+}
+
+template <bool LAST = false, class T>
+__device__ __forceinline__ void write_vector(T* at, const Vector<T>& v) {
+  using V = Vector<T>;
+  auto* const to = reinterpret_cast<typename V::Word*>(at);
+  typename V::Word words[V::WORDS];
+  memcpy(words, &v, sizeof(V));
+#pragma unroll
+  for (int i = 0; i < V::WORDS; ++i) {
+    if constexpr (LAST && CRUCIBLE_STREAMING) {
+      __stcs(to + i, words[i]);
+    } else {
+      to[i] = words[i];
+    }
+  }
+}
+
+// How far elements lie from where a vector may begin: the same for all, or -1.
+template <class T>
+__host__ __device__ __forceinline__ int alike(const T* at) {
+  return static_cast<int>(reinterpret_cast<uintptr_t>(at) / sizeof(T) % VECTOR);
+}
+template <class T, class... Others>
+__host__ __device__ __forceinline__ int alike(const T* at, const Others*... others) {
+  const int one = alike(at), other = alike(others...);
+  return one == other ? one : -1;
+}
+
+// The places of a walk as vectors and single elements.
+struct Stretch {
+  Index from, to, begin, vectors;
+  __host__ __device__ __forceinline__ Index singles() const { return to - from - vectors * VECTOR; }
+  __host__ __device__ __forceinline__ Index single(int64_t k) const {
+    const Index place = from + static_cast<Index>(k);
+    return place < begin ? place : place + vectors * VECTOR;
+  }
+};
+
+// `distance`: of the element at place 0 from where a vector may begin, or less than 0 where there are none.
+__host__ __device__ __forceinline__ Stretch stretch(int64_t first, int64_t last, int distance) {
+  const Index from = static_cast<Index>(first), to = static_cast<Index>(last), wanted = -(from + distance) & (VECTOR - 1);
+  if (!CRUCIBLE_VECTORS || distance < 0 || wanted >= to - from) return {from, to, to, 0};
+  return {from, to, from + wanted, (to - from - wanted) / VECTOR};
+}
+
+}  // namespace crucible
+
+// A thread an element, or several that lie together: the functor computes and stores them.
+//
+// A functor M has `Index count() const` and either `void operator()(Index i) const`, or, where M::in_vectors,
+//   Stretch places() const;  void walk(const MapThreads& threads, const Stretch& places) const;
+// Reads and writes what the functor does; neighbouring threads take neighbouring elements, or vectors, and a block takes
+// IN_FLIGHT vectors a thread side by side.
 
 namespace crucible {
 
 constexpr int MAP_THREADS = 256;
 
+struct MapThreads {
+  __device__ __forceinline__ int64_t first() const { return static_cast<int64_t>(blockIdx.x) * MAP_THREADS + threadIdx.x; }
+  __device__ __forceinline__ int64_t step() const { return static_cast<int64_t>(gridDim.x) * MAP_THREADS; }
+  __device__ __forceinline__ Index vector() const {
+    return static_cast<Index>(blockIdx.x) * IN_FLIGHT * MAP_THREADS + static_cast<Index>(threadIdx.x);
+  }
+  __device__ __forceinline__ Index turn() const { return static_cast<Index>(gridDim.x) * IN_FLIGHT * MAP_THREADS; }
+};
+
 template <class M>
 __global__ void __launch_bounds__(MAP_THREADS) map_kernel(const M m) {
-  const int64_t count = m.count(), step = static_cast<int64_t>(gridDim.x) * MAP_THREADS;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * MAP_THREADS + threadIdx.x; i < count; i += step) {
-    m(static_cast<Index>(i));
+  const MapThreads threads;
+  if constexpr (M::in_vectors) {
+    m.walk(threads, m.places());
+  } else {
+    const int64_t count = m.count();
+    for (int64_t i = threads.first(); i < count; i += threads.step()) m(static_cast<Index>(i));
   }
 }
 
 template <class M>
 cudaError_t launch_map(const M& m, cudaStream_t stream) {
-  const int64_t count = m.count();
-  if (count <= 0) return cudaSuccess;
-  const int64_t blocks = (count + MAP_THREADS - 1) / MAP_THREADS, most = 1 << 20;
+  int64_t wanted = m.count();
+  if (wanted <= 0) return cudaSuccess;
+  if constexpr (M::in_vectors) {
+    const Stretch places = m.places();
+    const int64_t vectors = (places.vectors + IN_FLIGHT - 1) / IN_FLIGHT, singles = places.singles();
+    wanted = vectors > singles ? vectors : singles;
+  }
+  const int64_t blocks = (wanted + MAP_THREADS - 1) / MAP_THREADS, most = 1 << 20;
   map_kernel<<<static_cast<unsigned>(blocks < most ? blocks : most), MAP_THREADS, 0, stream>>>(m);
   return cudaGetLastError();
 }
@@ -270,16 +390,26 @@ cudaError_t launch_map(const M& m, cudaStream_t stream) {
 // A sliced functor, where what is reduced is short (partial results) and what follows is long, has
 //   struct Found;  Found reduce(const L&, Index row) const;  int64_t length() const;  Index repeats() const;
 //   void walk(const L&, Index row, Index part, int64_t from, int64_t to, const Found&) const;
-// and takes two launches: the rows, then pieces of 16 elements a thread of each of a row's parts, in the order of memory.
+// and takes two launches: the rows, then pieces of SLICE_VECTORS vectors a thread of each of a row's parts.
 //
 // A split functor, for few long rows, has instead
 //   struct Acc;  void walk(const L&, Index row, int64_t from, int64_t to, Acc&) const;  int64_t length() const;
 //   void finish(const L&, Index row, const Acc&) const;
 // and takes two launches: every part of every row, then the rows. Nothing depends on timing.
+//   CRUCIBLE_SLICE_VECTORS   how many vectors a thread of a sliced walk has, all asked for before the first is used
+//   CRUCIBLE_LAST_FIRST      1: slices go from the last to the first, as the end of what was written just before is still
+//                            in the cache
+
+#ifndef CRUCIBLE_SLICE_VECTORS
+#define CRUCIBLE_SLICE_VECTORS 4
+#endif
+#ifndef CRUCIBLE_LAST_FIRST
+#define CRUCIBLE_LAST_FIRST 1
+#endif
 
 namespace crucible {
 
-constexpr int ROW_THREADS = 256;
+constexpr int ROW_THREADS = 256, SLICE_VECTORS = CRUCIBLE_SLICE_VECTORS, GRID_MOST = 65535;
 
 template <class Acc>
 __device__ __forceinline__ Acc from_lane(const Acc& a, int mask) {
@@ -291,6 +421,18 @@ __device__ __forceinline__ Acc from_lane(const Acc& a, int mask) {
   Acc b;
   memcpy(&b, words, sizeof(Acc));
   return b;
+}
+
+// What an earlier kernel left, whole.
+template <class T>
+__device__ __forceinline__ T read_words(const T* at) {
+  static_assert(sizeof(T) % 4 == 0 && alignof(T) % 4 == 0, "partial results are whole words");
+  uint32_t words[sizeof(T) / 4];
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(T) / 4); ++i) words[i] = __ldg(reinterpret_cast<const uint32_t*>(at) + i);
+  T value;
+  memcpy(&value, words, sizeof(T));
+  return value;
 }
 
 template <int N>
@@ -338,6 +480,13 @@ __device__ __forceinline__ int64_t row_of_thread() {
   return (static_cast<int64_t>(blockIdx.x) * ROW_THREADS + threadIdx.x) / N;
 }
 
+// The length of a part, where a row is cut into so many: whole vectors, and lines of memory.
+__host__ __device__ inline int64_t row_share(int64_t length, int parts) {
+  constexpr int LINE = 128 / sizeof(scalar);
+  const int64_t share = (length + parts - 1) / parts;
+  return (share + LINE - 1) / LINE * LINE;
+}
+
 template <int N, class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_kernel(const R r) {
   const int64_t row = row_of_thread<N>();
@@ -361,18 +510,22 @@ __global__ void __launch_bounds__(ROW_THREADS) row_found_kernel(const R r, typen
   if (lanes.leads()) found[row] = mine;
 }
 
+// Slices are blockIdx.x, parts of rows the rest. No division, and all of `found` at once: each would be waited for before
+// elements are asked for.
 template <class R>
-__global__ void __launch_bounds__(ROW_THREADS) row_slices_kernel(const R r, const typename R::Found* found, int slices) {
-  const int64_t length = r.length(), share = (length + slices - 1) / slices;
-  const unsigned place = blockIdx.x / unsigned(slices), repeats = static_cast<unsigned>(r.repeats());
-  const int64_t from = share * (blockIdx.x % unsigned(slices)), to = from + share < length ? from + share : length;
-  const Index row = static_cast<Index>(place / repeats);
-  r.walk(Lanes<ROW_THREADS>(), row, static_cast<Index>(place % repeats), from, to, found[row]);
+__global__ void __launch_bounds__(ROW_THREADS) row_slices_kernel(const R r, const typename R::Found* found, Index share) {
+  const int64_t count = static_cast<int64_t>(r.rows()) * r.repeats(), after = blockIdx.z * int64_t(GRID_MOST) + blockIdx.y;
+  if (after >= count) return;
+  const Index place = static_cast<Index>(CRUCIBLE_LAST_FIRST ? count - 1 - after : after), row = place / r.repeats();
+  const Index length = static_cast<Index>(r.length());
+  const Index from = share * static_cast<Index>(CRUCIBLE_LAST_FIRST ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
+  const Index to = length - from < share ? length : from + share;
+  r.walk(Lanes<ROW_THREADS>(), row, place % r.repeats(), from, to, read_words(found + row));
 }
 
 template <int N, class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_parts_kernel(const R r, typename R::Acc* parts, int splits) {
-  const int64_t row = row_of_thread<N>(), length = r.length(), each = (length + splits - 1) / splits;
+  const int64_t row = row_of_thread<N>(), length = r.length(), each = row_share(length, splits);
   if (row >= r.rows()) return;
   const int64_t from = each * blockIdx.y, to = from + each < length ? from + each : length;
   typename R::Acc a;
@@ -417,16 +570,18 @@ cudaError_t launch_keeping_rows(const R& r, cudaStream_t stream) {
 // `found` has room for a Found for each row.
 template <int N, class R>
 cudaError_t launch_sliced_rows(const R& r, void* found, cudaStream_t stream) {
-  constexpr int SLICE = 16 * ROW_THREADS;
+  constexpr int SLICE = SLICE_VECTORS * VECTOR * ROW_THREADS;
   const int64_t rows = r.rows(), length = r.length(), slices = (length + SLICE - 1) / SLICE;
   if (rows <= 0) return cudaSuccess;
   auto* const results = static_cast<typename R::Found*>(found);
   row_found_kernel<N><<<row_blocks(rows, N), ROW_THREADS, 0, stream>>>(r, results);
   const cudaError_t error = cudaGetLastError();
   if (error != cudaSuccess) return error;
-  const int64_t blocks = rows * r.repeats() * slices;
-  if (blocks > 0x7fffffff) return cudaErrorInvalidValue;
-  if (blocks > 0) row_slices_kernel<<<static_cast<unsigned>(blocks), ROW_THREADS, 0, stream>>>(r, results, static_cast<int>(slices));
+  const int64_t places = rows * r.repeats();
+  if (places <= 0 || slices <= 0) return cudaSuccess;
+  const dim3 grid(static_cast<unsigned>(slices), static_cast<unsigned>(places < GRID_MOST ? places : GRID_MOST),
+                  static_cast<unsigned>((places + GRID_MOST - 1) / GRID_MOST));
+  row_slices_kernel<<<grid, ROW_THREADS, 0, stream>>>(r, results, static_cast<Index>(row_share(length, static_cast<int>(slices))));
   return cudaGetLastError();
 }
 
@@ -515,6 +670,11 @@ template <class P, class = void>
 struct RaggedOf { static constexpr bool ragged = false; };
 template <class P>
 struct RaggedOf<P, typename Named<typename P::Ragged>::type> { static constexpr bool ragged = true; };
+// Groups that read the same input: phases.
+template <class P, class = void>
+struct InsideOf { static constexpr int groups = 1; };
+template <class P>
+struct InsideOf<P, typename Named<typename P::Inside>::type> { static constexpr int groups = P::PHASES; };
 template <class P, class = void>
 struct TapsOf {
   static constexpr bool sparse = false;
@@ -1288,6 +1448,8 @@ struct Mma {
 // threads for neighbouring n: it applies the epilogue, stores, and returns the value that statistics are taken of. Called for
 // one that is not there (a lane without an element of its own) it must store nothing, and its result is not used. sink is
 // called once for each (z, m, tile or group of columns) with the count, mean and sum of squared deviations of finish's values.
+// A functor whose groups are phases, which all read the same input, names a type Inside and has `static constexpr int PHASES`,
+// their number.
 // A functor of phases (plan/phases.py) whose columns are pixels of boxes names a type Phased. It has, for finish and exists,
 // finish_at and exists_at, with a place in four dimensions (that of an element that is not there is any in range) for n.
 // Where it names Ragged or Sparse there is
@@ -3860,6 +4022,7 @@ struct map_1 {
   const int64_t* __restrict__ p_batch_norm_num_batches_tracked;
   int64_t* __restrict__ p_add;
 
+  static constexpr bool in_vectors = false;
   __host__ __device__ Index count() const { return 1; }
   __device__ __forceinline__ void operator()(Index i) const {
     p_add[0] = read(p_batch_norm_num_batches_tracked[0]) + int64_t(1);
@@ -5118,28 +5281,148 @@ struct WindowMax {
 
 }  // namespace crucible
 
-// One thread an element: the functor computes and stores it.
+// Neighbours in memory, 16 bytes of the file's element type at a time.
 //
-// A functor M has `Index count() const` and `void operator()(Index i) const`. Reads and writes what the functor does;
-// neighbouring threads take neighbouring elements.
+// A walk goes over places `from` .. `to`. Where its tensors begin alike (all elements of one place at the same distance
+// from a multiple of a vector's length) it is a few single elements, then vectors, then a few single ones; else all are
+// single. A thread asks for IN_FLIGHT vectors before it waits for the first.
+//   CRUCIBLE_VECTORS     0: single elements only, for comparisons
+//   CRUCIBLE_IN_FLIGHT   how many vectors a thread asks for at once
+//   CRUCIBLE_STREAMING   1: what nothing reads again leaves the caches first
+
+#ifndef CRUCIBLE_VECTORS
+#define CRUCIBLE_VECTORS 1
+#endif
+#ifndef CRUCIBLE_IN_FLIGHT
+#define CRUCIBLE_IN_FLIGHT 2
+#endif
+#ifndef CRUCIBLE_STREAMING
+#define CRUCIBLE_STREAMING 1
+#endif
+
+namespace crucible {
+
+constexpr int VECTOR = 16 / sizeof(scalar), IN_FLIGHT = CRUCIBLE_IN_FLIGHT;
+
+template <int BYTES>
+struct WordOf { using type = uint4; };
+template <>
+struct WordOf<8> { using type = uint2; };
+template <>
+struct WordOf<4> { using type = unsigned; };
+template <>
+struct WordOf<2> { using type = unsigned short; };
+
+// So many elements of any type: 16 bytes, or several times that, or less.
+template <class T>
+struct Vector {
+  using Word = typename WordOf<VECTOR * sizeof(T)>::type;
+  static constexpr int WORDS = VECTOR * sizeof(T) / sizeof(Word);
+  T elements[VECTOR];
+  __device__ __forceinline__ const T& operator[](int u) const { return elements[u]; }
+  __device__ __forceinline__ T& operator[](int u) { return elements[u]; }
+};
+
+// Of a tensor that this kernel only reads; `LAST`: and that nothing reads after it.
+template <bool LAST = false, class T>
+__device__ __forceinline__ Vector<T> read_vector(const T* at) {
+  using V = Vector<T>;
+  const auto* const from = reinterpret_cast<const typename V::Word*>(at);
+  typename V::Word words[V::WORDS];
+#pragma unroll
+  for (int i = 0; i < V::WORDS; ++i) words[i] = LAST && CRUCIBLE_STREAMING ? __ldcs(from + i) : __ldg(from + i);
+  V v;
+  memcpy(&v, words, sizeof(V));
+  return v;
+}
+
+template <bool LAST = false, class T>
+__device__ __forceinline__ void write_vector(T* at, const Vector<T>& v) {
+  using V = Vector<T>;
+  auto* const to = reinterpret_cast<typename V::Word*>(at);
+  typename V::Word words[V::WORDS];
+  memcpy(words, &v, sizeof(V));
+#pragma unroll
+  for (int i = 0; i < V::WORDS; ++i) {
+    if constexpr (LAST && CRUCIBLE_STREAMING) {
+      __stcs(to + i, words[i]);
+    } else {
+      to[i] = words[i];
+    }
+  }
+}
+
+// How far elements lie from where a vector may begin: the same for all, or -1.
+template <class T>
+__host__ __device__ __forceinline__ int alike(const T* at) {
+  return static_cast<int>(reinterpret_cast<uintptr_t>(at) / sizeof(T) % VECTOR);
+}
+template <class T, class... Others>
+__host__ __device__ __forceinline__ int alike(const T* at, const Others*... others) {
+  const int one = alike(at), other = alike(others...);
+  return one == other ? one : -1;
+}
+
+// The places of a walk as vectors and single elements.
+struct Stretch {
+  Index from, to, begin, vectors;
+  __host__ __device__ __forceinline__ Index singles() const { return to - from - vectors * VECTOR; }
+  __host__ __device__ __forceinline__ Index single(int64_t k) const {
+    const Index place = from + static_cast<Index>(k);
+    return place < begin ? place : place + vectors * VECTOR;
+  }
+};
+
+// `distance`: of the element at place 0 from where a vector may begin, or less than 0 where there are none.
+__host__ __device__ __forceinline__ Stretch stretch(int64_t first, int64_t last, int distance) {
+  const Index from = static_cast<Index>(first), to = static_cast<Index>(last), wanted = -(from + distance) & (VECTOR - 1);
+  if (!CRUCIBLE_VECTORS || distance < 0 || wanted >= to - from) return {from, to, to, 0};
+  return {from, to, from + wanted, (to - from - wanted) / VECTOR};
+}
+
+}  // namespace crucible
+
+// A thread an element, or several that lie together: the functor computes and stores them.
+//
+// A functor M has `Index count() const` and either `void operator()(Index i) const`, or, where M::in_vectors,
+//   Stretch places() const;  void walk(const MapThreads& threads, const Stretch& places) const;
+// Reads and writes what the functor does; neighbouring threads take neighbouring elements, or vectors, and a block takes
+// IN_FLIGHT vectors a thread side by side.
 
 namespace crucible {
 
 constexpr int MAP_THREADS = 256;
 
+struct MapThreads {
+  __device__ __forceinline__ int64_t first() const { return static_cast<int64_t>(blockIdx.x) * MAP_THREADS + threadIdx.x; }
+  __device__ __forceinline__ int64_t step() const { return static_cast<int64_t>(gridDim.x) * MAP_THREADS; }
+  __device__ __forceinline__ Index vector() const {
+    return static_cast<Index>(blockIdx.x) * IN_FLIGHT * MAP_THREADS + static_cast<Index>(threadIdx.x);
+  }
+  __device__ __forceinline__ Index turn() const { return static_cast<Index>(gridDim.x) * IN_FLIGHT * MAP_THREADS; }
+};
+
 template <class M>
 __global__ void __launch_bounds__(MAP_THREADS) map_kernel(const M m) {
-  const int64_t count = m.count(), step = static_cast<int64_t>(gridDim.x) * MAP_THREADS;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * MAP_THREADS + threadIdx.x; i < count; i += step) {
-    m(static_cast<Index>(i));
+  const MapThreads threads;
+  if constexpr (M::in_vectors) {
+    m.walk(threads, m.places());
+  } else {
+    const int64_t count = m.count();
+    for (int64_t i = threads.first(); i < count; i += threads.step()) m(static_cast<Index>(i));
   }
 }
 
 template <class M>
 cudaError_t launch_map(const M& m, cudaStream_t stream) {
-  const int64_t count = m.count();
-  if (count <= 0) return cudaSuccess;
-  const int64_t blocks = (count + MAP_THREADS - 1) / MAP_THREADS, most = 1 << 20;
+  int64_t wanted = m.count();
+  if (wanted <= 0) return cudaSuccess;
+  if constexpr (M::in_vectors) {
+    const Stretch places = m.places();
+    const int64_t vectors = (places.vectors + IN_FLIGHT - 1) / IN_FLIGHT, singles = places.singles();
+    wanted = vectors > singles ? vectors : singles;
+  }
+  const int64_t blocks = (wanted + MAP_THREADS - 1) / MAP_THREADS, most = 1 << 20;
   map_kernel<<<static_cast<unsigned>(blocks < most ? blocks : most), MAP_THREADS, 0, stream>>>(m);
   return cudaGetLastError();
 }
@@ -5161,16 +5444,26 @@ cudaError_t launch_map(const M& m, cudaStream_t stream) {
 // A sliced functor, where what is reduced is short (partial results) and what follows is long, has
 //   struct Found;  Found reduce(const L&, Index row) const;  int64_t length() const;  Index repeats() const;
 //   void walk(const L&, Index row, Index part, int64_t from, int64_t to, const Found&) const;
-// and takes two launches: the rows, then pieces of 16 elements a thread of each of a row's parts, in the order of memory.
+// and takes two launches: the rows, then pieces of SLICE_VECTORS vectors a thread of each of a row's parts.
 //
 // A split functor, for few long rows, has instead
 //   struct Acc;  void walk(const L&, Index row, int64_t from, int64_t to, Acc&) const;  int64_t length() const;
 //   void finish(const L&, Index row, const Acc&) const;
 // and takes two launches: every part of every row, then the rows. Nothing depends on timing.
+//   CRUCIBLE_SLICE_VECTORS   how many vectors a thread of a sliced walk has, all asked for before the first is used
+//   CRUCIBLE_LAST_FIRST      1: slices go from the last to the first, as the end of what was written just before is still
+//                            in the cache
+
+#ifndef CRUCIBLE_SLICE_VECTORS
+#define CRUCIBLE_SLICE_VECTORS 4
+#endif
+#ifndef CRUCIBLE_LAST_FIRST
+#define CRUCIBLE_LAST_FIRST 1
+#endif
 
 namespace crucible {
 
-constexpr int ROW_THREADS = 256;
+constexpr int ROW_THREADS = 256, SLICE_VECTORS = CRUCIBLE_SLICE_VECTORS, GRID_MOST = 65535;
 
 template <class Acc>
 __device__ __forceinline__ Acc from_lane(const Acc& a, int mask) {
@@ -5182,6 +5475,18 @@ __device__ __forceinline__ Acc from_lane(const Acc& a, int mask) {
   Acc b;
   memcpy(&b, words, sizeof(Acc));
   return b;
+}
+
+// What an earlier kernel left, whole.
+template <class T>
+__device__ __forceinline__ T read_words(const T* at) {
+  static_assert(sizeof(T) % 4 == 0 && alignof(T) % 4 == 0, "partial results are whole words");
+  uint32_t words[sizeof(T) / 4];
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(T) / 4); ++i) words[i] = __ldg(reinterpret_cast<const uint32_t*>(at) + i);
+  T value;
+  memcpy(&value, words, sizeof(T));
+  return value;
 }
 
 template <int N>
@@ -5229,6 +5534,13 @@ __device__ __forceinline__ int64_t row_of_thread() {
   return (static_cast<int64_t>(blockIdx.x) * ROW_THREADS + threadIdx.x) / N;
 }
 
+// The length of a part, where a row is cut into so many: whole vectors, and lines of memory.
+__host__ __device__ inline int64_t row_share(int64_t length, int parts) {
+  constexpr int LINE = 128 / sizeof(scalar);
+  const int64_t share = (length + parts - 1) / parts;
+  return (share + LINE - 1) / LINE * LINE;
+}
+
 template <int N, class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_kernel(const R r) {
   const int64_t row = row_of_thread<N>();
@@ -5252,18 +5564,22 @@ __global__ void __launch_bounds__(ROW_THREADS) row_found_kernel(const R r, typen
   if (lanes.leads()) found[row] = mine;
 }
 
+// Slices are blockIdx.x, parts of rows the rest. No division, and all of `found` at once: each would be waited for before
+// elements are asked for.
 template <class R>
-__global__ void __launch_bounds__(ROW_THREADS) row_slices_kernel(const R r, const typename R::Found* found, int slices) {
-  const int64_t length = r.length(), share = (length + slices - 1) / slices;
-  const unsigned place = blockIdx.x / unsigned(slices), repeats = static_cast<unsigned>(r.repeats());
-  const int64_t from = share * (blockIdx.x % unsigned(slices)), to = from + share < length ? from + share : length;
-  const Index row = static_cast<Index>(place / repeats);
-  r.walk(Lanes<ROW_THREADS>(), row, static_cast<Index>(place % repeats), from, to, found[row]);
+__global__ void __launch_bounds__(ROW_THREADS) row_slices_kernel(const R r, const typename R::Found* found, Index share) {
+  const int64_t count = static_cast<int64_t>(r.rows()) * r.repeats(), after = blockIdx.z * int64_t(GRID_MOST) + blockIdx.y;
+  if (after >= count) return;
+  const Index place = static_cast<Index>(CRUCIBLE_LAST_FIRST ? count - 1 - after : after), row = place / r.repeats();
+  const Index length = static_cast<Index>(r.length());
+  const Index from = share * static_cast<Index>(CRUCIBLE_LAST_FIRST ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
+  const Index to = length - from < share ? length : from + share;
+  r.walk(Lanes<ROW_THREADS>(), row, place % r.repeats(), from, to, read_words(found + row));
 }
 
 template <int N, class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_parts_kernel(const R r, typename R::Acc* parts, int splits) {
-  const int64_t row = row_of_thread<N>(), length = r.length(), each = (length + splits - 1) / splits;
+  const int64_t row = row_of_thread<N>(), length = r.length(), each = row_share(length, splits);
   if (row >= r.rows()) return;
   const int64_t from = each * blockIdx.y, to = from + each < length ? from + each : length;
   typename R::Acc a;
@@ -5308,16 +5624,18 @@ cudaError_t launch_keeping_rows(const R& r, cudaStream_t stream) {
 // `found` has room for a Found for each row.
 template <int N, class R>
 cudaError_t launch_sliced_rows(const R& r, void* found, cudaStream_t stream) {
-  constexpr int SLICE = 16 * ROW_THREADS;
+  constexpr int SLICE = SLICE_VECTORS * VECTOR * ROW_THREADS;
   const int64_t rows = r.rows(), length = r.length(), slices = (length + SLICE - 1) / SLICE;
   if (rows <= 0) return cudaSuccess;
   auto* const results = static_cast<typename R::Found*>(found);
   row_found_kernel<N><<<row_blocks(rows, N), ROW_THREADS, 0, stream>>>(r, results);
   const cudaError_t error = cudaGetLastError();
   if (error != cudaSuccess) return error;
-  const int64_t blocks = rows * r.repeats() * slices;
-  if (blocks > 0x7fffffff) return cudaErrorInvalidValue;
-  if (blocks > 0) row_slices_kernel<<<static_cast<unsigned>(blocks), ROW_THREADS, 0, stream>>>(r, results, static_cast<int>(slices));
+  const int64_t places = rows * r.repeats();
+  if (places <= 0 || slices <= 0) return cudaSuccess;
+  const dim3 grid(static_cast<unsigned>(slices), static_cast<unsigned>(places < GRID_MOST ? places : GRID_MOST),
+                  static_cast<unsigned>((places + GRID_MOST - 1) / GRID_MOST));
+  row_slices_kernel<<<grid, ROW_THREADS, 0, stream>>>(r, results, static_cast<Index>(row_share(length, static_cast<int>(slices))));
   return cudaGetLastError();
 }
 
@@ -5406,6 +5724,11 @@ template <class P, class = void>
 struct RaggedOf { static constexpr bool ragged = false; };
 template <class P>
 struct RaggedOf<P, typename Named<typename P::Ragged>::type> { static constexpr bool ragged = true; };
+// Groups that read the same input: phases.
+template <class P, class = void>
+struct InsideOf { static constexpr int groups = 1; };
+template <class P>
+struct InsideOf<P, typename Named<typename P::Inside>::type> { static constexpr int groups = P::PHASES; };
 template <class P, class = void>
 struct TapsOf {
   static constexpr bool sparse = false;
@@ -6179,6 +6502,8 @@ struct Mma {
 // threads for neighbouring n: it applies the epilogue, stores, and returns the value that statistics are taken of. Called for
 // one that is not there (a lane without an element of its own) it must store nothing, and its result is not used. sink is
 // called once for each (z, m, tile or group of columns) with the count, mean and sum of squared deviations of finish's values.
+// A functor whose groups are phases, which all read the same input, names a type Inside and has `static constexpr int PHASES`,
+// their number.
 // A functor of phases (plan/phases.py) whose columns are pixels of boxes names a type Phased. It has, for finish and exists,
 // finish_at and exists_at, with a place in four dimensions (that of an element that is not there is any in range) for n.
 // Where it names Ragged or Sparse there is
@@ -8918,6 +9243,7 @@ struct map_1 {
   int64_t* __restrict__ p_max_pool2d_with_indices;
   Index s0, s53, s77;
 
+  static constexpr bool in_vectors = false;
   __host__ __device__ Index count() const { return (s0 / 2) * (s53 / 2) * s77 * 128 + (s0 / 2) * s77 * 128 + (s53 / 2) * s77 * 128 + s77 * 128; }
   __device__ __forceinline__ void operator()(Index i) const {
     WindowMax fold1;
@@ -9223,6 +9549,7 @@ struct map_2 {
   scalar* __restrict__ p_mul_36;
   Index s0, s53, s77;
 
+  static constexpr bool in_vectors = false;
   __host__ __device__ Index count() const { return s0 * s53 * s77 * 128 + s0 * s77 * 256 + s53 * s77 * 256 + s77 * 512; }
   __device__ __forceinline__ void operator()(Index i) const {
     Sum fold1;
@@ -9553,6 +9880,7 @@ struct map_3 {
   int64_t* __restrict__ p_max_pool2d_with_indices;
   Index s0, s53, s77;
 
+  static constexpr bool in_vectors = false;
   __host__ __device__ Index count() const { return (s0 / 2) * (s53 / 2) * s77 * 128 + (s0 / 2) * s77 * 128 + (s53 / 2) * s77 * 128 + s77 * 128; }
   __device__ __forceinline__ void operator()(Index i) const {
     WindowMax fold1;
@@ -9762,6 +10090,7 @@ struct map_4 {
   scalar* __restrict__ p_mul_27;
   Index s0, s53, s77;
 
+  static constexpr bool in_vectors = false;
   __host__ __device__ Index count() const { return s0 * s53 * s77 * 128 + s0 * s77 * 256 + s53 * s77 * 256 + s77 * 512; }
   __device__ __forceinline__ void operator()(Index i) const {
     Sum fold1;
@@ -10212,7 +10541,7 @@ def _compiled(part, dtype, wide, conv, matmul, hopper):
     bare = "no_implicit_headers" in inspect.signature(load_inline).parameters  # torch's headers cost half a minute
     options = {"no_implicit_headers": True} if bare else {}
     return load_inline(
-        name=f"crucible_0946bfb54409_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}",
+        name=f"crucible_070c1e6ac69d_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}",
         cpp_sources=binding, cuda_sources=source,
         extra_cflags=["-O1"], extra_cuda_cflags=["-O3", "-std=c++17", *flags], **options,
     )
