@@ -69,7 +69,7 @@ def _traits(path: Path) -> set[str]:
 
 @pytest.mark.quick
 def test_the_ordinary_run_proves_whatever_files_are_made_of():
-    """A template, a promise or a rewrite that first appears in a problem that only the long run proves shows up here."""
+    """A template, promise or rewrite that first appears in a problem that only the long run proves shows up here."""
     ordinary = [p for p in ALL if p.stem in PROVEN | PROVEN_ELSEWHERE]
     assert len(ordinary) == len(PROVEN | PROVEN_ELSEWHERE)
     proven = set().union(*map(_traits, ordinary))
