@@ -1,9 +1,10 @@
 """Drawn operator graphs, fused and run in the simulator: right outputs, gradients and buffers at several sizes.
 
 Graphs are drawn once and checked in batches, half of them with each engine. Those that together have every kind of
-operator that was drawn, and of contraction with each engine, come first: they are the ordinary run, all others ``make exhaustive``. One
-that fails is made smaller by dropping steps while it still fails (hypothesis cannot shrink what is checked many at a
-time), and printed as a Problem file. ``CRUCIBLE_FUZZ=3000`` draws that many, and leaves none of them out.
+operator that was drawn, contractions with each engine, come first: they are the ordinary run, the others are left to
+``make exhaustive``. One that fails is made smaller by dropping steps while it still fails (hypothesis cannot shrink
+what is checked many at a time), and printed as a Problem file. ``CRUCIBLE_FUZZ=3000`` draws that many, and leaves none
+of them out.
 """
 
 from __future__ import annotations
