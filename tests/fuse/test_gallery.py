@@ -27,11 +27,8 @@ PROVEN = {
     "conv1d_causal_gated_residual",  # operands that are computed where they are read
     "conv2d_batch_norm_relu",  # a file of two modes, with statistics that are kept
     "conv2d_depthwise_separable",  # groups of single channels
-    "einsum_per_head_projection_sigmoid",  # a batch of products
     "embedding_mean_linear",  # integers, and a gradient that stays torch's
-    "in_place_chain",
     "linear_sort_trimmed_mean",  # torch's operators in the midst of ours
-    "lstm_cell_tuple_state",  # several inputs and outputs
     "masked_softmax_pool",
     "running_feature_scale",  # a buffer of its own
     "swiglu_mlp",
