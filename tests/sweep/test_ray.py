@@ -145,8 +145,6 @@ def test_an_interrupted_sweep_keeps_what_has_arrived_and_leaves_nobody(cluster, 
     node("alpha")
     options = {"device": "cpu", "quick": True, "rounds": 2, "samples": 1, "against": ("eager",), "seed": 3}
     script = (
-        # Whoever runs these tests may ignore an interrupt, as shells do for what runs behind them: that is inherited.
-        f"import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
         f"from crucible.sweep.run import sweep\n"
         f"sweep({str(folder)!r}, {str(tmp_path / 's')!r}, candidates={str(tmp_path / 'new')!r}, "
         f"ray={cluster.address!r}, **{options!r})\n"

@@ -169,8 +169,6 @@ def test_a_killed_sweep_goes_on(folder, write, tmp_path, number):
     slow = f"import os, time\nopen({str(marker)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)\n\n\ndef get_inputs"
     write("set/zlast.py", GOOD.replace("def get_inputs", slow))
     script = (
-        # Whoever runs these tests may ignore an interrupt, as shells do for what runs behind them: that is inherited.
-        f"import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
         f"from crucible.sweep.run import sweep\n"
         f"sweep({str(folder)!r}, {str(tmp_path / 's')!r}, candidates={str(tmp_path / 'new')!r}, **{QUICK!r})\n"
     )
