@@ -55,6 +55,13 @@ def test_no_loose_ends() -> None:
     assert hits(r"\b(?:TODO|FIXME|XXX|HACK)\b|NotImplementedError\(\)|<placeholder>|lorem ipsum", OURS) == []
 
 
+def test_no_two_modules_of_tests_share_a_name() -> None:
+    """Test folders are no packages: pytest would import the first of two, and end before it ran anything."""
+    modules = [p for p in OURS if p.suffix == ".py" and p.is_relative_to(ROOT / "tests") and p.name != "conftest.py"]
+    names = [p.name for p in modules]
+    assert sorted({str(p.relative_to(ROOT)) for p in modules if names.count(p.name) > 1}) == []
+
+
 def test_no_conflict_markers() -> None:
     assert hits(r"^(?:<{7}|>{7}) ", FILES) == []
 

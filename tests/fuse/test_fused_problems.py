@@ -22,19 +22,25 @@ KERNELS = {
     "conv_transpose2d_batch_norm_tanh_max_pool_group_norm": 2,
     "gemm_group_norm_min_bias": 3,  # its output lies across the rows of which it takes minima: a map stores it
 }
-# Its weights alone have 67 million elements: every run of the simulator takes most of a minute.
-LARGE = "gemm_group_norm_min_bias"
 # With Hopper's own instructions, one after another and side by side: the simulated chip is one.
 HOPPER = ("conv_transpose2d", "conv_transpose3d_relu_group_norm")
-# The whole proof takes minutes: the ordinary run has it once, and the short one for all others.
-WHOLE = "conv_transpose2d_gelu_group_norm"
+# A proof takes most of a minute: the ordinary run has each problem with one engine (the volume's is in
+# test_every_architecture; the weights of the product are too large for it) and each engine on a problem, one of them
+# with all trials. Every operator with every engine is what tests/fuzz is for.
+ORDINARY = {
+    ("conv_transpose2d", "auto"),
+    ("conv_transpose2d_gelu_group_norm", "mma"),
+    ("conv_transpose2d_grouped_gelu_group_norm", "simt"),
+    ("conv_transpose2d_batch_norm_tanh_max_pool_group_norm", "mma"),
+}
+WHOLE = ("conv_transpose2d_gelu_group_norm", "mma")
 
 
 def _cases():
     for name in KERNELS:
         for engine in ("mma", "simt", *(["auto"] if name in HOPPER else [])):
-            marks = [pytest.mark.exhaustive] if name == LARGE else []
-            quick = (name, engine) != (WHOLE, "mma")
+            quick = (name, engine) != WHOLE
+            marks = [] if (name, engine) in ORDINARY else [pytest.mark.exhaustive]
             yield pytest.param(name, engine, quick, id=f"{name}-{engine}", marks=marks)
             if quick:
                 yield pytest.param(name, engine, False, id=f"{name}-{engine}-whole", marks=pytest.mark.exhaustive)
@@ -61,9 +67,9 @@ def test_proven(name, engine, quick, tmp_path):
     assert proof.verdict == "proven", f"{proof.reason.code}: {proof.reason.message}" if proof.reason else proof.verdict
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+@pytest.mark.parametrize("dtype", [pytest.param("float16", marks=pytest.mark.exhaustive), "bfloat16", "float64"])
 def test_other_types(dtype, tmp_path):
-    """The same file serves other element types."""
+    """The same file serves other element types; test_phases.py has half precision in the ordinary run."""
     name = "conv_transpose2d_gelu_group_norm"
     path = tmp_path / f"{name}_new.py"
     path.write_text(fuse_problem(PROBLEMS / f"{name}.py").text)
@@ -72,7 +78,7 @@ def test_other_types(dtype, tmp_path):
 
 
 def test_every_architecture(tmp_path):
-    """What was generated compiles for every chip from sm_70 on."""
+    """Proven with the engine of this chip, and what was generated compiles for every chip from sm_70 on."""
     name = "conv_transpose3d_relu_group_norm"
     path = tmp_path / f"{name}_new.py"
     path.write_text(fuse_problem(PROBLEMS / f"{name}.py").text)

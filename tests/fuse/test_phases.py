@@ -124,9 +124,14 @@ def test_phases_are_windows_for_hopper(tmp_path, monkeypatch, name):
     assert "launch_strips<" in fused.text or "launch_warpgroups<" in fused.text
 
 
-@pytest.mark.parametrize("name", sorted(MODELS))
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.exhaustive] if n == "general" else []) for n in sorted(MODELS)]
+)
 def test_phases_are_proven(tmp_path, monkeypatch, name):
-    """With few processors each block takes many boxes, or lines of many strips."""
+    """With few processors each block takes many boxes, or lines of many strips.
+
+    The ordinary run has the general one in half precision.
+    """
     monkeypatch.setenv(PROCESSORS_VARIABLE, "3")
     reference, fused, _ = fused_contractions(tmp_path, name)
     if name == "strips":
@@ -134,7 +139,9 @@ def test_phases_are_proven(tmp_path, monkeypatch, name):
     proven(reference, fused.text, tmp_path)
 
 
-@pytest.mark.parametrize("name,dtype", [("general", "half"), ("normed", "bfloat16")])
+@pytest.mark.parametrize(
+    "name,dtype", [("general", "half"), pytest.param("normed", "bfloat16", marks=pytest.mark.exhaustive)]
+)
 def test_phases_are_proven_in_half_precision(tmp_path, monkeypatch, name, dtype):
     monkeypatch.setenv(PROCESSORS_VARIABLE, "3")
     reference, fused, stages = fused_contractions(tmp_path, name, dtype)

@@ -1,8 +1,10 @@
 """Drawn operator graphs, fused and run in the simulator: right outputs, gradients and buffers at several sizes.
 
-Graphs are drawn once and checked in batches, half of them with each engine. One that fails is made smaller by dropping
-steps while it still fails (hypothesis cannot shrink what is checked many at a time), and printed as a Problem file.
-``CRUCIBLE_FUZZ=3000`` draws that many.
+Graphs are drawn once and checked in batches, half of them with each engine. Those that together have every kind of
+operator that was drawn, contractions with each engine, come first: they are the ordinary run, the others are left to
+``make exhaustive``. One that fails is made smaller by dropping steps while it still fails (hypothesis cannot shrink
+what is checked many at a time), and printed as a Problem file. ``CRUCIBLE_FUZZ=3000`` draws that many, and leaves none
+of them out.
 """
 
 from __future__ import annotations
@@ -12,13 +14,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from graph_kinds import FAMILIES
 from graphs import Program, Step, programs
 from hypothesis import HealthCheck, given, settings
 from simulated import Job, Simulated, Verdict
 
 DRAWN = int(os.environ.get("CRUCIBLE_FUZZ", "300"))
-CHUNK = 50  # graphs a test, so that a failure names a part
+CHUNK = 25  # graphs a test, so that a failure names a part; those of an engine share a build
+ORDINARY = DRAWN if "CRUCIBLE_FUZZ" in os.environ else 50  # of the ordinary run
 ENGINES = ("simt", "mma")
+CONTRACTIONS = {kind.name for family in ("contraction", "convolution") for kind in FAMILIES[family]}
 
 
 def drawn(count: int) -> list[Program]:
@@ -36,9 +41,24 @@ def drawn(count: int) -> list[Program]:
     return list(found.values())[:count]
 
 
+def met(program: Program, number: int) -> set[tuple[str, str]]:
+    """The kinds of operators of a program, with its engine where that matters."""
+    return {(step.kind, ENGINES[number % 2] if step.kind in CONTRACTIONS else "") for step in program.steps}
+
+
+def widest_first(found: list[Program]) -> list[tuple[int, Program]]:
+    """Numbered; always next the one that adds most to what those before it have."""
+    left, had, ordered = dict(enumerate(found)), set(), []
+    while left:
+        number = max(left, key=lambda k: len(met(left[k], k) - had))
+        had |= met(left[number], number)
+        ordered.append((number, left.pop(number)))
+    return ordered
+
+
 @pytest.fixture(scope="module")
-def everything() -> list[Program]:
-    return drawn(DRAWN)
+def everything() -> list[tuple[int, Program]]:
+    return widest_first(drawn(DRAWN))
 
 
 @pytest.fixture(scope="module")
@@ -51,11 +71,16 @@ def job(program: Program, number: int) -> Job:
     return Job(program.source(), tuple(program.input_shapes.values()), ENGINES[number % 2], number // 2 % 2)
 
 
-@pytest.mark.parametrize("chunk", range(0, DRAWN, CHUNK))
-def test_fused_graph_is_right(chunk: int, everything: list[Program], simulated: Simulated) -> None:
-    numbered = list(enumerate(everything))[chunk : chunk + CHUNK]
+def chunks() -> Iterator[object]:
+    for chunk in range(0, DRAWN, CHUNK):
+        yield pytest.param(chunk, marks=[pytest.mark.exhaustive] if chunk >= ORDINARY else [])
+
+
+@pytest.mark.parametrize("chunk", chunks())
+def test_fused_graph_is_right(chunk: int, everything: list[tuple[int, Program]], simulated: Simulated) -> None:
+    numbered = everything[chunk : chunk + CHUNK]
     numbered.sort(key=lambda item: item[0] % 2)  # one engine after the other: a batch shares a build
-    verdicts = simulated.check([job(p, k) for k, p in numbered])
+    verdicts = simulated.check([job(p, k) for k, p in numbered], batch=CHUNK)
     for (k, program), verdict in zip(numbered, verdicts):
         if not verdict.ok:
             least, problem = smaller(program, k, simulated, verdict.problem)
@@ -110,14 +135,20 @@ def pruned(program: Program) -> Program:
     return replace(program, steps=steps, input_shapes={n: s for n, s in program.input_shapes.items() if n in needed})
 
 
-def test_a_failing_graph_gets_smaller(everything: list[Program]) -> None:
+def test_the_ordinary_run_has_every_kind(everything: list[tuple[int, Program]]) -> None:
+    every, ordinary = (set().union(*(met(p, k) for k, p in some)) for some in (everything, everything[:ORDINARY]))
+    assert every == ordinary, "ORDINARY has become too few"
+    assert DRAWN < 300 or len({kind for kind, _ in every}) >= 120
+
+
+def test_a_failing_graph_gets_smaller(everything: list[tuple[int, Program]]) -> None:
     """Shrinking keeps what fails: here, any program that pools."""
 
     class Pretended:
         def check(self, jobs: list[Job]) -> list[Verdict]:
             return [Verdict("pool" not in j.source.split("class Model")[1], "pools") for j in jobs]
 
-    pooling = next(p for p in everything if len(p.steps) > 4 and any("pool" in s.kind for s in p.steps))
+    pooling = next(p for _, p in everything if len(p.steps) > 4 and any("pool" in s.kind for s in p.steps))
     least, problem = smaller(pooling, 0, Pretended(), "pools")  # type: ignore[arg-type]
     assert problem == "pools" and len(least.steps) < len(pooling.steps)
     assert any("pool" in s.kind for s in least.steps)

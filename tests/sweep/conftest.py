@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
 from sweep_texts import GOOD
+
+
+@pytest.fixture(scope="module", autouse=True)
+def interrupts():
+    """Sweeps and nodes can be interrupted here: shells have what they run in the background ignore it, and so its
+    children do."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ def tool():
     return module
 
 
+@pytest.mark.exhaustive  # five sweeps; test_sweep.py kills one in the ordinary run
 def test_killed_three_times(folder, write, tmp_path):
     import torch
 
