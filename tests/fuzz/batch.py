@@ -20,6 +20,7 @@ from crucible.sim.kernel import Kernel
 
 _SOURCE = re.compile(r'^_(FORWARD|BACKWARD)_SOURCE = r"""\n(.*?)"""', re.S | re.M)
 _LAUNCHER = re.compile(r"^void run_(\w+)\((.*?)\) \{$", re.M)
+_BYTES = re.compile(r"^int64_t bytes_(\w+)\((.*?)\) \{", re.M)  # what a launcher wants beside its arguments
 _HEAD = "using namespace crucible;"  # what follows belongs to the file alone
 _PREAMBLE = """#include <stdexcept>
 #include <string>
@@ -55,6 +56,12 @@ def _exported(place: str, text: str) -> list[str]:
             f'extern "C" int {place}_{name}(const int64_t* a) {{ try {{ {place}::run_{name}({call}); return 0; }} '
             "catch (const std::exception& e) { strncpy(message, e.what(), sizeof(message) - 1); return 1; } }"
         )
+    for name, arguments in _BYTES.findall(text):
+        types = [a.split()[0] for a in arguments.split(", ") if a]
+        call = ", ".join(f"static_cast<{t}>(a[{k}])" for k, t in enumerate(types))
+        lines.append(
+            f'extern "C" int64_t {place}_{name}_bytes(const int64_t* a) {{ return {place}::bytes_{name}({call}); }}'
+        )
     return lines
 
 
@@ -72,21 +79,27 @@ def build(files: Sequence[File], flags: Sequence[str]) -> Kernel:
 
 
 class _Launchers:
-    """What a generated file takes for its extension module: launchers by name."""
+    """What a generated file takes for its extension module: launchers by name, and the bytes that some ask for."""
 
     def __init__(self, kernel: Kernel, place: str) -> None:
         self._kernel = kernel
         self._place = place
 
-    def __getattr__(self, name: str) -> Callable[..., None]:
+    def __getattr__(self, name: str) -> Callable[..., int | None]:
         function = self._kernel._lib[f"{self._place}_{name}"]
         message = self._kernel._lib["batch_message"]
         message.restype = ctypes.c_char_p
 
-        def launch(*arguments: int) -> None:
+        asks = name.endswith("_bytes")
+        function.restype = ctypes.c_int64 if asks else ctypes.c_int
+
+        def launch(*arguments: int) -> int | None:
             words = (ctypes.c_int64 * len(arguments))(*(a if a < 1 << 63 else a - (1 << 64) for a in arguments))
+            if asks:
+                return function(words)
             if function(words):
                 raise RuntimeError(message().decode(errors="replace"))
+            return None
 
         setattr(self, name, launch)
         return launch
