@@ -11,7 +11,9 @@ Kernels, and the operators of the reference that each one absorbs:
     backward  rows_3        convolution_backward
     backward  rows_4        convolution_backward
 
-Not proven: the proof had not ended when this was written. `crucible prove` makes one.
+Proven against conv_transpose2d_grouped_gelu_group_norm.py in the simulator, crucible 0.1.0, torch 2.13.0+cpu
+(quick): forward, side effects, gradients, honesty, 3 other sizes and layouts, 4 ranges, determinism, memory;
+seed 7.
 """
 
 

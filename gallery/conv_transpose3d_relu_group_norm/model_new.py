@@ -157,6 +157,107 @@ struct Moments {
 
 }  // namespace crucible
 
+// Neighbours in memory, 16 bytes of the file's element type at a time.
+//
+// A walk goes over places `from` .. `to`. Where its tensors begin alike (all elements of one place at the same distance
+// from a multiple of a vector's length) it is a few single elements, then vectors, then a few single ones; else all are
+// single. A thread asks for IN_FLIGHT vectors before it waits for the first.
+//   CRUCIBLE_VECTORS     0: single elements only, for comparisons
+//   CRUCIBLE_IN_FLIGHT   how many vectors a thread asks for at once
+//   CRUCIBLE_STREAMING   1: what nothing reads again leaves the caches first
+
+#ifndef CRUCIBLE_VECTORS
+#define CRUCIBLE_VECTORS 1
+#endif
+#ifndef CRUCIBLE_IN_FLIGHT
+#define CRUCIBLE_IN_FLIGHT 2
+#endif
+#ifndef CRUCIBLE_STREAMING
+#define CRUCIBLE_STREAMING 1
+#endif
+
+namespace crucible {
+
+constexpr int VECTOR = 16 / sizeof(scalar), IN_FLIGHT = CRUCIBLE_IN_FLIGHT;
+
+template <int BYTES>
+struct WordOf { using type = uint4; };
+template <>
+struct WordOf<8> { using type = uint2; };
+template <>
+struct WordOf<4> { using type = unsigned; };
+template <>
+struct WordOf<2> { using type = unsigned short; };
+
+// So many elements of any type: 16 bytes, or several times that, or less.
+template <class T>
+struct Vector {
+  using Word = typename WordOf<VECTOR * sizeof(T)>::type;
+  static constexpr int WORDS = VECTOR * sizeof(T) / sizeof(Word);
+  T elements[VECTOR];
+  __device__ __forceinline__ const T& operator[](int u) const { return elements[u]; }
+  __device__ __forceinline__ T& operator[](int u) { return elements[u]; }
+};
+
+// Of a tensor that this kernel only reads; `LAST`: and that nothing reads after it.
+template <bool LAST = false, class T>
+__device__ __forceinline__ Vector<T> read_vector(const T* at) {
+  using V = Vector<T>;
+  const auto* const from = reinterpret_cast<const typename V::Word*>(at);
+  typename V::Word words[V::WORDS];
+#pragma unroll
+  for (int i = 0; i < V::WORDS; ++i) words[i] = LAST && CRUCIBLE_STREAMING ? __ldcs(from + i) : __ldg(from + i);
+  V v;
+  memcpy(&v, words, sizeof(V));
+  return v;
+}
+
+template <bool LAST = false, class T>
+__device__ __forceinline__ void write_vector(T* at, const Vector<T>& v) {
+  using V = Vector<T>;
+  auto* const to = reinterpret_cast<typename V::Word*>(at);
+  typename V::Word words[V::WORDS];
+  memcpy(words, &v, sizeof(V));
+#pragma unroll
+  for (int i = 0; i < V::WORDS; ++i) {
+    if constexpr (LAST && CRUCIBLE_STREAMING) {
+      __stcs(to + i, words[i]);
+    } else {
+      to[i] = words[i];
+    }
+  }
+}
+
+// How far elements lie from where a vector may begin: the same for all, or -1.
+template <class T>
+__host__ __device__ __forceinline__ int alike(const T* at) {
+  return static_cast<int>(reinterpret_cast<uintptr_t>(at) / sizeof(T) % VECTOR);
+}
+template <class T, class... Others>
+__host__ __device__ __forceinline__ int alike(const T* at, const Others*... others) {
+  const int one = alike(at), other = alike(others...);
+  return one == other ? one : -1;
+}
+
+// The places of a walk as vectors and single elements.
+struct Stretch {
+  Index from, to, begin, vectors;
+  __host__ __device__ __forceinline__ Index singles() const { return to - from - vectors * VECTOR; }
+  __host__ __device__ __forceinline__ Index single(int64_t k) const {
+    const Index place = from + static_cast<Index>(k);
+    return place < begin ? place : place + vectors * VECTOR;
+  }
+};
+
+// `distance`: of the element at place 0 from where a vector may begin, or less than 0 where there are none.
+__host__ __device__ __forceinline__ Stretch stretch(int64_t first, int64_t last, int distance) {
+  const Index from = static_cast<Index>(first), to = static_cast<Index>(last), wanted = -(from + distance) & (VECTOR - 1);
+  if (!CRUCIBLE_VECTORS || distance < 0 || wanted >= to - from) return {from, to, to, 0};
+  return {from, to, from + wanted, (to - from - wanted) / VECTOR};
+}
+
+}  // namespace crucible
+
 // A group of N threads a row: the functor walks over the row, reduces, and stores what depends on the results.
 //
 // N is 1 (a thread for each row: short rows, or rows whose neighbours are neighbours in memory), 32 (a warp) or 256 (a
@@ -172,16 +273,26 @@ struct Moments {
 // A sliced functor, where what is reduced is short (partial results) and what follows is long, has
 //   struct Found;  Found reduce(const L&, Index row) const;  int64_t length() const;  Index repeats() const;
 //   void walk(const L&, Index row, Index part, int64_t from, int64_t to, const Found&) const;
-// and takes two launches: the rows, then pieces of 16 elements a thread of each of a row's parts, in the order of memory.
+// and takes two launches: the rows, then pieces of SLICE_VECTORS vectors a thread of each of a row's parts.
 //
 // A split functor, for few long rows, has instead
 //   struct Acc;  void walk(const L&, Index row, int64_t from, int64_t to, Acc&) const;  int64_t length() const;
 //   void finish(const L&, Index row, const Acc&) const;
 // and takes two launches: every part of every row, then the rows. Nothing depends on timing.
+//   CRUCIBLE_SLICE_VECTORS   how many vectors a thread of a sliced walk has, all asked for before the first is used
+//   CRUCIBLE_LAST_FIRST      1: slices go from the last to the first, as the end of what was written just before is still
+//                            in the cache
+
+#ifndef CRUCIBLE_SLICE_VECTORS
+#define CRUCIBLE_SLICE_VECTORS 4
+#endif
+#ifndef CRUCIBLE_LAST_FIRST
+#define CRUCIBLE_LAST_FIRST 1
+#endif
 
 namespace crucible {
 
-constexpr int ROW_THREADS = 256;
+constexpr int ROW_THREADS = 256, SLICE_VECTORS = CRUCIBLE_SLICE_VECTORS, GRID_MOST = 65535;
 
 template <class Acc>
 __device__ __forceinline__ Acc from_lane(const Acc& a, int mask) {
@@ -193,6 +304,18 @@ __device__ __forceinline__ Acc from_lane(const Acc& a, int mask) {
   Acc b;
   memcpy(&b, words, sizeof(Acc));
   return b;
+}
+
+// What an earlier kernel left, whole.
+template <class T>
+__device__ __forceinline__ T read_words(const T* at) {
+  static_assert(sizeof(T) % 4 == 0 && alignof(T) % 4 == 0, "partial results are whole words");
+  uint32_t words[sizeof(T) / 4];
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(T) / 4); ++i) words[i] = __ldg(reinterpret_cast<const uint32_t*>(at) + i);
+  T value;
+  memcpy(&value, words, sizeof(T));
+  return value;
 }
 
 template <int N>
@@ -240,6 +363,13 @@ __device__ __forceinline__ int64_t row_of_thread() {
   return (static_cast<int64_t>(blockIdx.x) * ROW_THREADS + threadIdx.x) / N;
 }
 
+// The length of a part, where a row is cut into so many: whole vectors, and lines of memory.
+__host__ __device__ inline int64_t row_share(int64_t length, int parts) {
+  constexpr int LINE = 128 / sizeof(scalar);
+  const int64_t share = (length + parts - 1) / parts;
+  return (share + LINE - 1) / LINE * LINE;
+}
+
 template <int N, class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_kernel(const R r) {
   const int64_t row = row_of_thread<N>();
@@ -263,18 +393,22 @@ __global__ void __launch_bounds__(ROW_THREADS) row_found_kernel(const R r, typen
   if (lanes.leads()) found[row] = mine;
 }
 
+// Slices are blockIdx.x, parts of rows the rest. No division, and all of `found` at once: each would be waited for before
+// elements are asked for.
 template <class R>
-__global__ void __launch_bounds__(ROW_THREADS) row_slices_kernel(const R r, const typename R::Found* found, int slices) {
-  const int64_t length = r.length(), share = (length + slices - 1) / slices;
-  const unsigned place = blockIdx.x / unsigned(slices), repeats = static_cast<unsigned>(r.repeats());
-  const int64_t from = share * (blockIdx.x % unsigned(slices)), to = from + share < length ? from + share : length;
-  const Index row = static_cast<Index>(place / repeats);
-  r.walk(Lanes<ROW_THREADS>(), row, static_cast<Index>(place % repeats), from, to, found[row]);
+__global__ void __launch_bounds__(ROW_THREADS) row_slices_kernel(const R r, const typename R::Found* found, Index share) {
+  const int64_t count = static_cast<int64_t>(r.rows()) * r.repeats(), after = blockIdx.z * int64_t(GRID_MOST) + blockIdx.y;
+  if (after >= count) return;
+  const Index place = static_cast<Index>(CRUCIBLE_LAST_FIRST ? count - 1 - after : after), row = place / r.repeats();
+  const Index length = static_cast<Index>(r.length());
+  const Index from = share * static_cast<Index>(CRUCIBLE_LAST_FIRST ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
+  const Index to = length - from < share ? length : from + share;
+  r.walk(Lanes<ROW_THREADS>(), row, place % r.repeats(), from, to, read_words(found + row));
 }
 
 template <int N, class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_parts_kernel(const R r, typename R::Acc* parts, int splits) {
-  const int64_t row = row_of_thread<N>(), length = r.length(), each = (length + splits - 1) / splits;
+  const int64_t row = row_of_thread<N>(), length = r.length(), each = row_share(length, splits);
   if (row >= r.rows()) return;
   const int64_t from = each * blockIdx.y, to = from + each < length ? from + each : length;
   typename R::Acc a;
@@ -319,16 +453,18 @@ cudaError_t launch_keeping_rows(const R& r, cudaStream_t stream) {
 // `found` has room for a Found for each row.
 template <int N, class R>
 cudaError_t launch_sliced_rows(const R& r, void* found, cudaStream_t stream) {
-  constexpr int SLICE = 16 * ROW_THREADS;
+  constexpr int SLICE = SLICE_VECTORS * VECTOR * ROW_THREADS;
   const int64_t rows = r.rows(), length = r.length(), slices = (length + SLICE - 1) / SLICE;
   if (rows <= 0) return cudaSuccess;
   auto* const results = static_cast<typename R::Found*>(found);
   row_found_kernel<N><<<row_blocks(rows, N), ROW_THREADS, 0, stream>>>(r, results);
   const cudaError_t error = cudaGetLastError();
   if (error != cudaSuccess) return error;
-  const int64_t blocks = rows * r.repeats() * slices;
-  if (blocks > 0x7fffffff) return cudaErrorInvalidValue;
-  if (blocks > 0) row_slices_kernel<<<static_cast<unsigned>(blocks), ROW_THREADS, 0, stream>>>(r, results, static_cast<int>(slices));
+  const int64_t places = rows * r.repeats();
+  if (places <= 0 || slices <= 0) return cudaSuccess;
+  const dim3 grid(static_cast<unsigned>(slices), static_cast<unsigned>(places < GRID_MOST ? places : GRID_MOST),
+                  static_cast<unsigned>((places + GRID_MOST - 1) / GRID_MOST));
+  row_slices_kernel<<<grid, ROW_THREADS, 0, stream>>>(r, results, static_cast<Index>(row_share(length, static_cast<int>(slices))));
   return cudaGetLastError();
 }
 
@@ -417,6 +553,11 @@ template <class P, class = void>
 struct RaggedOf { static constexpr bool ragged = false; };
 template <class P>
 struct RaggedOf<P, typename Named<typename P::Ragged>::type> { static constexpr bool ragged = true; };
+// Groups that read the same input: phases.
+template <class P, class = void>
+struct InsideOf { static constexpr int groups = 1; };
+template <class P>
+struct InsideOf<P, typename Named<typename P::Inside>::type> { static constexpr int groups = P::PHASES; };
 template <class P, class = void>
 struct TapsOf {
   static constexpr bool sparse = false;
@@ -1190,6 +1331,8 @@ struct Mma {
 // threads for neighbouring n: it applies the epilogue, stores, and returns the value that statistics are taken of. Called for
 // one that is not there (a lane without an element of its own) it must store nothing, and its result is not used. sink is
 // called once for each (z, m, tile or group of columns) with the count, mean and sum of squared deviations of finish's values.
+// A functor whose groups are phases, which all read the same input, names a type Inside and has `static constexpr int PHASES`,
+// their number.
 // A functor of phases (plan/phases.py) whose columns are pixels of boxes names a type Phased. It has, for finish and exists,
 // finish_at and exists_at, with a place in four dimensions (that of an element that is not there is any in range) for n.
 // Where it names Ragged or Sparse there is
@@ -3775,12 +3918,37 @@ struct rows_1 {
   template <class L>
   __device__ __forceinline__ Found reduce(const L& lanes, Index row) const {
     Acc0 a0;
-    for (int64_t jj = lanes.first(); jj < convolution_sum_boxes * 16; jj += lanes.step()) {
-      const Index j = static_cast<Index>(jj);
-      const accum v1 = read(p_var_mean_tile_count[convolution_sum_boxes * row * 16 + j]);
-      const accum v2 = read(p_var_mean_tile_mean[convolution_sum_boxes * row * 16 + j]);
-      const accum v3 = read(p_var_mean_tile_m2[convolution_sum_boxes * row * 16 + j]);
-      a0.r0.step(v1, v2, v3);
+    const accum* const at1 = &p_var_mean_tile_count[convolution_sum_boxes * row * 16];
+    const accum* const at2 = &p_var_mean_tile_mean[convolution_sum_boxes * row * 16];
+    const accum* const at3 = &p_var_mean_tile_m2[convolution_sum_boxes * row * 16];
+    const Stretch run4 = stretch(0, convolution_sum_boxes * 16, alike(at1, at2, at3));
+    for (Index k = lanes.first(); k < run4.vectors; k += lanes.step() * IN_FLIGHT) {
+      Vector<accum> x5[IN_FLIGHT];
+      Vector<accum> x6[IN_FLIGHT];
+      Vector<accum> x7[IN_FLIGHT];
+      #pragma unroll
+      for (int d = 0; d < IN_FLIGHT; ++d) {
+        const Index kk = k + d * lanes.step();
+        if (kk < run4.vectors) {
+          const Index j = run4.begin + kk * VECTOR;
+          x5[d] = read_vector<true>(at1 + j);
+          x6[d] = read_vector<true>(at2 + j);
+          x7[d] = read_vector<true>(at3 + j);
+        }
+      }
+      #pragma unroll
+      for (int d = 0; d < IN_FLIGHT; ++d) {
+        const Index kk = k + d * lanes.step();
+        if (kk >= run4.vectors) break;
+        #pragma unroll
+        for (int u = 0; u < VECTOR; ++u) {
+          a0.r0.step(x5[d][u], x6[d][u], x7[d][u]);
+        }
+      }
+    }
+    for (int64_t k = lanes.first(); k < run4.singles(); k += lanes.step()) {
+      const Index j = run4.single(k);
+      a0.r0.step(read(at1[j]), read(at2[j]), read(at3[j]));
     }
     lanes.join(a0);
     const accum var_mean_0 = a0.r0.get_mean();
@@ -3794,18 +3962,47 @@ struct rows_1 {
   template <class L>
   __device__ __forceinline__ void walk(const L& lanes, Index row, Index part, int64_t from, int64_t to,
                                        const Found& found) const {
+    const scalar* const at1 = &p_convolution_sum_0_kept[part * s0 * s53 * s92 + row * s0 * s53 * s92 * 16 + part * s0 * s53 * 2 + part * s0 * s92 * 2 + part * s53 * s92 * 2 + row * s0 * s53 * 32 + row * s0 * s92 * 32 + row * s53 * s92 * 32 + part * s0 * 4 + part * s53 * 4 + part * s92 * 4 + row * s0 * 64 + row * s53 * 64 + row * s92 * 64 + part * 8 + row * 128];
+    scalar* const at2 = &p_add_1[part * s0 * s53 * s92 + row * s0 * s53 * s92 * 16 + part * s0 * s53 * 2 + part * s0 * s92 * 2 + part * s53 * s92 * 2 + row * s0 * s53 * 32 + row * s0 * s92 * 32 + row * s53 * s92 * 32 + part * s0 * 4 + part * s53 * 4 + part * s92 * 4 + row * s0 * 64 + row * s53 * 64 + row * s92 * 64 + part * 8 + row * 128];
+    const Stretch run3 = stretch(from, to, alike(at1, at2));
+    Vector<scalar> x7[SLICE_VECTORS];
+    #pragma unroll
+    for (int d = 0; d < SLICE_VECTORS; ++d) {
+      const Index kk = lanes.first() + d * lanes.step();
+      if (kk < run3.vectors) {
+        const Index rest = run3.begin + kk * VECTOR;
+        x7[d] = read_vector(at1 + rest);
+      }
+    }
+    const Index e4 = row % 8;
+    const accum v5 = to_accum(read(p_group_norm_weight[e4 * 16 + part]));
+    const accum v6 = to_accum(read(p_group_norm_bias[e4 * 16 + part]));
     const Acc0& a0 = found.a0;
     const accum var_mean_0 = a0.r0.get_mean();
     const accum var_mean_1 = a0.r0.get_m2();
-    const int64_t v2 = int64_t(s0 * s53 * s92 * 16 + s0 * s53 * 32 + s0 * s92 * 32 + s53 * s92 * 32 + s0 * 64 + s53 * 64 + s92 * 64 + 128);
-    const accum v3 = f_rsqrt(((var_mean_1 / accum(v2)) + accum(1e-05)));
-    const Index e4 = row % 8;
+    const int64_t v9 = int64_t(s0 * s53 * s92 * 16 + s0 * s53 * 32 + s0 * s92 * 32 + s53 * s92 * 32 + s0 * 64 + s53 * 64 + s92 * 64 + 128);
+    const accum v10 = accum(v9);
+    const accum v11 = var_mean_1 / v10;
+    const accum v12 = v11 + accum(1e-05);
+    const accum v13 = f_rsqrt(v12);
+    #pragma unroll
+    for (int d = 0; d < SLICE_VECTORS; ++d) {
+      const Index kk = lanes.first() + d * lanes.step();
+      if (kk >= run3.vectors) break;
+      const Index rest = run3.begin + kk * VECTOR;
+      Vector<scalar> y8;
+      #pragma unroll
+      for (int u = 0; u < VECTOR; ++u) {
+        const accum v14 = (((f_relu(to_accum(x7[d][u])) - var_mean_0) * v13) * v5) + v6;
+        y8[u] = to_scalar(v14);
+      }
+      write_vector<true>(at2 + rest, y8);
+    }
     #pragma unroll 4
-    for (int64_t jj = from + lanes.first(); jj < to; jj += lanes.step()) {
-      const Index rest = static_cast<Index>(jj), j = part * (s0 * s53 * s92 + s0 * s53 * 2 + s0 * s92 * 2 + s53 * s92 * 2 + s0 * 4 + s53 * 4 + s92 * 4 + 8) + rest;
-      const accum v1 = to_accum(read(p_convolution_sum_0_kept[row * s0 * s53 * s92 * 16 + row * s0 * s53 * 32 + row * s0 * s92 * 32 + row * s53 * s92 * 32 + row * s0 * 64 + row * s53 * 64 + row * s92 * 64 + j + row * 128]));
-      const accum v5 = ((f_relu(v1) - var_mean_0) * v3) * to_accum(read(p_group_norm_weight[part + e4 * 16]));
-      p_add_1[row * s0 * s53 * s92 * 16 + row * s0 * s53 * 32 + row * s0 * s92 * 32 + row * s53 * s92 * 32 + row * s0 * 64 + row * s53 * 64 + row * s92 * 64 + j + row * 128] = to_scalar(v5 + to_accum(read(p_group_norm_bias[part + e4 * 16])));
+    for (int64_t k = lanes.first(); k < run3.singles(); k += lanes.step()) {
+      const Index rest = run3.single(k);
+      const accum v15 = ((f_relu(to_accum(read(at1[rest]))) - var_mean_0) * v13) * v5;
+      at2[rest] = to_scalar(v15 + v6);
     }
   }
 };
@@ -3837,12 +4034,37 @@ struct rows_2 {
   template <class L>
   __device__ __forceinline__ Found reduce(const L& lanes, Index row) const {
     Acc0 a0;
-    for (int64_t jj = lanes.first(); jj < convolution_sum_boxes * 16; jj += lanes.step()) {
-      const Index j = static_cast<Index>(jj);
-      const accum v1 = read(p_var_mean_tile_count[convolution_sum_boxes * row * 16 + j]);
-      const accum v2 = read(p_var_mean_tile_mean[convolution_sum_boxes * row * 16 + j]);
-      const accum v3 = read(p_var_mean_tile_m2[convolution_sum_boxes * row * 16 + j]);
-      a0.r0.step(v1, v2, v3);
+    const accum* const at1 = &p_var_mean_tile_count[convolution_sum_boxes * row * 16];
+    const accum* const at2 = &p_var_mean_tile_mean[convolution_sum_boxes * row * 16];
+    const accum* const at3 = &p_var_mean_tile_m2[convolution_sum_boxes * row * 16];
+    const Stretch run4 = stretch(0, convolution_sum_boxes * 16, alike(at1, at2, at3));
+    for (Index k = lanes.first(); k < run4.vectors; k += lanes.step() * IN_FLIGHT) {
+      Vector<accum> x5[IN_FLIGHT];
+      Vector<accum> x6[IN_FLIGHT];
+      Vector<accum> x7[IN_FLIGHT];
+      #pragma unroll
+      for (int d = 0; d < IN_FLIGHT; ++d) {
+        const Index kk = k + d * lanes.step();
+        if (kk < run4.vectors) {
+          const Index j = run4.begin + kk * VECTOR;
+          x5[d] = read_vector<true>(at1 + j);
+          x6[d] = read_vector<true>(at2 + j);
+          x7[d] = read_vector<true>(at3 + j);
+        }
+      }
+      #pragma unroll
+      for (int d = 0; d < IN_FLIGHT; ++d) {
+        const Index kk = k + d * lanes.step();
+        if (kk >= run4.vectors) break;
+        #pragma unroll
+        for (int u = 0; u < VECTOR; ++u) {
+          a0.r0.step(x5[d][u], x6[d][u], x7[d][u]);
+        }
+      }
+    }
+    for (int64_t k = lanes.first(); k < run4.singles(); k += lanes.step()) {
+      const Index j = run4.single(k);
+      a0.r0.step(read(at1[j]), read(at2[j]), read(at3[j]));
     }
     lanes.join(a0);
     const accum var_mean_0 = a0.r0.get_mean();
@@ -3852,18 +4074,47 @@ struct rows_2 {
   template <class L>
   __device__ __forceinline__ void walk(const L& lanes, Index row, Index part, int64_t from, int64_t to,
                                        const Found& found) const {
+    const scalar* const at1 = &p_convolution_sum_0_kept[part * s0 * s53 * s92 + row * s0 * s53 * s92 * 16 + part * s0 * s53 * 2 + part * s0 * s92 * 2 + part * s53 * s92 * 2 + row * s0 * s53 * 32 + row * s0 * s92 * 32 + row * s53 * s92 * 32 + part * s0 * 4 + part * s53 * 4 + part * s92 * 4 + row * s0 * 64 + row * s53 * 64 + row * s92 * 64 + part * 8 + row * 128];
+    scalar* const at2 = &p_add_1[part * s0 * s53 * s92 + row * s0 * s53 * s92 * 16 + part * s0 * s53 * 2 + part * s0 * s92 * 2 + part * s53 * s92 * 2 + row * s0 * s53 * 32 + row * s0 * s92 * 32 + row * s53 * s92 * 32 + part * s0 * 4 + part * s53 * 4 + part * s92 * 4 + row * s0 * 64 + row * s53 * 64 + row * s92 * 64 + part * 8 + row * 128];
+    const Stretch run3 = stretch(from, to, alike(at1, at2));
+    Vector<scalar> x7[SLICE_VECTORS];
+    #pragma unroll
+    for (int d = 0; d < SLICE_VECTORS; ++d) {
+      const Index kk = lanes.first() + d * lanes.step();
+      if (kk < run3.vectors) {
+        const Index rest = run3.begin + kk * VECTOR;
+        x7[d] = read_vector<true>(at1 + rest);
+      }
+    }
+    const Index e4 = row % 8;
+    const accum v5 = to_accum(read(p_group_norm_weight[e4 * 16 + part]));
+    const accum v6 = to_accum(read(p_group_norm_bias[e4 * 16 + part]));
     const Acc0& a0 = found.a0;
     const accum var_mean_0 = a0.r0.get_mean();
     const accum var_mean_1 = a0.r0.get_m2();
-    const int64_t v2 = int64_t(s0 * s53 * s92 * 16 + s0 * s53 * 32 + s0 * s92 * 32 + s53 * s92 * 32 + s0 * 64 + s53 * 64 + s92 * 64 + 128);
-    const accum v3 = f_rsqrt(((var_mean_1 / accum(v2)) + accum(1e-05)));
-    const Index e4 = row % 8;
+    const int64_t v9 = int64_t(s0 * s53 * s92 * 16 + s0 * s53 * 32 + s0 * s92 * 32 + s53 * s92 * 32 + s0 * 64 + s53 * 64 + s92 * 64 + 128);
+    const accum v10 = accum(v9);
+    const accum v11 = var_mean_1 / v10;
+    const accum v12 = v11 + accum(1e-05);
+    const accum v13 = f_rsqrt(v12);
+    #pragma unroll
+    for (int d = 0; d < SLICE_VECTORS; ++d) {
+      const Index kk = lanes.first() + d * lanes.step();
+      if (kk >= run3.vectors) break;
+      const Index rest = run3.begin + kk * VECTOR;
+      Vector<scalar> y8;
+      #pragma unroll
+      for (int u = 0; u < VECTOR; ++u) {
+        const accum v14 = (((f_relu(to_accum(x7[d][u])) - var_mean_0) * v13) * v5) + v6;
+        y8[u] = to_scalar(v14);
+      }
+      write_vector<true>(at2 + rest, y8);
+    }
     #pragma unroll 4
-    for (int64_t jj = from + lanes.first(); jj < to; jj += lanes.step()) {
-      const Index rest = static_cast<Index>(jj), j = part * (s0 * s53 * s92 + s0 * s53 * 2 + s0 * s92 * 2 + s53 * s92 * 2 + s0 * 4 + s53 * 4 + s92 * 4 + 8) + rest;
-      const accum v1 = to_accum(read(p_convolution_sum_0_kept[row * s0 * s53 * s92 * 16 + row * s0 * s53 * 32 + row * s0 * s92 * 32 + row * s53 * s92 * 32 + row * s0 * 64 + row * s53 * 64 + row * s92 * 64 + j + row * 128]));
-      const accum v5 = ((f_relu(v1) - var_mean_0) * v3) * to_accum(read(p_group_norm_weight[part + e4 * 16]));
-      p_add_1[row * s0 * s53 * s92 * 16 + row * s0 * s53 * 32 + row * s0 * s92 * 32 + row * s53 * s92 * 32 + row * s0 * 64 + row * s53 * 64 + row * s92 * 64 + j + row * 128] = to_scalar(v5 + to_accum(read(p_group_norm_bias[part + e4 * 16])));
+    for (int64_t k = lanes.first(); k < run3.singles(); k += lanes.step()) {
+      const Index rest = run3.single(k);
+      const accum v15 = ((f_relu(to_accum(read(at1[rest]))) - var_mean_0) * v13) * v5;
+      at2[rest] = to_scalar(v15 + v6);
     }
   }
 };
@@ -4012,28 +4263,148 @@ struct Sum {
 
 }  // namespace crucible
 
-// One thread an element: the functor computes and stores it.
+// Neighbours in memory, 16 bytes of the file's element type at a time.
 //
-// A functor M has `Index count() const` and `void operator()(Index i) const`. Reads and writes what the functor does;
-// neighbouring threads take neighbouring elements.
+// A walk goes over places `from` .. `to`. Where its tensors begin alike (all elements of one place at the same distance
+// from a multiple of a vector's length) it is a few single elements, then vectors, then a few single ones; else all are
+// single. A thread asks for IN_FLIGHT vectors before it waits for the first.
+//   CRUCIBLE_VECTORS     0: single elements only, for comparisons
+//   CRUCIBLE_IN_FLIGHT   how many vectors a thread asks for at once
+//   CRUCIBLE_STREAMING   1: what nothing reads again leaves the caches first
+
+#ifndef CRUCIBLE_VECTORS
+#define CRUCIBLE_VECTORS 1
+#endif
+#ifndef CRUCIBLE_IN_FLIGHT
+#define CRUCIBLE_IN_FLIGHT 2
+#endif
+#ifndef CRUCIBLE_STREAMING
+#define CRUCIBLE_STREAMING 1
+#endif
+
+namespace crucible {
+
+constexpr int VECTOR = 16 / sizeof(scalar), IN_FLIGHT = CRUCIBLE_IN_FLIGHT;
+
+template <int BYTES>
+struct WordOf { using type = uint4; };
+template <>
+struct WordOf<8> { using type = uint2; };
+template <>
+struct WordOf<4> { using type = unsigned; };
+template <>
+struct WordOf<2> { using type = unsigned short; };
+
+// So many elements of any type: 16 bytes, or several times that, or less.
+template <class T>
+struct Vector {
+  using Word = typename WordOf<VECTOR * sizeof(T)>::type;
+  static constexpr int WORDS = VECTOR * sizeof(T) / sizeof(Word);
+  T elements[VECTOR];
+  __device__ __forceinline__ const T& operator[](int u) const { return elements[u]; }
+  __device__ __forceinline__ T& operator[](int u) { return elements[u]; }
+};
+
+// Of a tensor that this kernel only reads; `LAST`: and that nothing reads after it.
+template <bool LAST = false, class T>
+__device__ __forceinline__ Vector<T> read_vector(const T* at) {
+  using V = Vector<T>;
+  const auto* const from = reinterpret_cast<const typename V::Word*>(at);
+  typename V::Word words[V::WORDS];
+#pragma unroll
+  for (int i = 0; i < V::WORDS; ++i) words[i] = LAST && CRUCIBLE_STREAMING ? __ldcs(from + i) : __ldg(from + i);
+  V v;
+  memcpy(&v, words, sizeof(V));
+  return v;
+}
+
+template <bool LAST = false, class T>
+__device__ __forceinline__ void write_vector(T* at, const Vector<T>& v) {
+  using V = Vector<T>;
+  auto* const to = reinterpret_cast<typename V::Word*>(at);
+  typename V::Word words[V::WORDS];
+  memcpy(words, &v, sizeof(V));
+#pragma unroll
+  for (int i = 0; i < V::WORDS; ++i) {
+    if constexpr (LAST && CRUCIBLE_STREAMING) {
+      __stcs(to + i, words[i]);
+    } else {
+      to[i] = words[i];
+    }
+  }
+}
+
+// How far elements lie from where a vector may begin: the same for all, or -1.
+template <class T>
+__host__ __device__ __forceinline__ int alike(const T* at) {
+  return static_cast<int>(reinterpret_cast<uintptr_t>(at) / sizeof(T) % VECTOR);
+}
+template <class T, class... Others>
+__host__ __device__ __forceinline__ int alike(const T* at, const Others*... others) {
+  const int one = alike(at), other = alike(others...);
+  return one == other ? one : -1;
+}
+
+// The places of a walk as vectors and single elements.
+struct Stretch {
+  Index from, to, begin, vectors;
+  __host__ __device__ __forceinline__ Index singles() const { return to - from - vectors * VECTOR; }
+  __host__ __device__ __forceinline__ Index single(int64_t k) const {
+    const Index place = from + static_cast<Index>(k);
+    return place < begin ? place : place + vectors * VECTOR;
+  }
+};
+
+// `distance`: of the element at place 0 from where a vector may begin, or less than 0 where there are none.
+__host__ __device__ __forceinline__ Stretch stretch(int64_t first, int64_t last, int distance) {
+  const Index from = static_cast<Index>(first), to = static_cast<Index>(last), wanted = -(from + distance) & (VECTOR - 1);
+  if (!CRUCIBLE_VECTORS || distance < 0 || wanted >= to - from) return {from, to, to, 0};
+  return {from, to, from + wanted, (to - from - wanted) / VECTOR};
+}
+
+}  // namespace crucible
+
+// A thread an element, or several that lie together: the functor computes and stores them.
+//
+// A functor M has `Index count() const` and either `void operator()(Index i) const`, or, where M::in_vectors,
+//   Stretch places() const;  void walk(const MapThreads& threads, const Stretch& places) const;
+// Reads and writes what the functor does; neighbouring threads take neighbouring elements, or vectors, and a block takes
+// IN_FLIGHT vectors a thread side by side.
 
 namespace crucible {
 
 constexpr int MAP_THREADS = 256;
 
+struct MapThreads {
+  __device__ __forceinline__ int64_t first() const { return static_cast<int64_t>(blockIdx.x) * MAP_THREADS + threadIdx.x; }
+  __device__ __forceinline__ int64_t step() const { return static_cast<int64_t>(gridDim.x) * MAP_THREADS; }
+  __device__ __forceinline__ Index vector() const {
+    return static_cast<Index>(blockIdx.x) * IN_FLIGHT * MAP_THREADS + static_cast<Index>(threadIdx.x);
+  }
+  __device__ __forceinline__ Index turn() const { return static_cast<Index>(gridDim.x) * IN_FLIGHT * MAP_THREADS; }
+};
+
 template <class M>
 __global__ void __launch_bounds__(MAP_THREADS) map_kernel(const M m) {
-  const int64_t count = m.count(), step = static_cast<int64_t>(gridDim.x) * MAP_THREADS;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * MAP_THREADS + threadIdx.x; i < count; i += step) {
-    m(static_cast<Index>(i));
+  const MapThreads threads;
+  if constexpr (M::in_vectors) {
+    m.walk(threads, m.places());
+  } else {
+    const int64_t count = m.count();
+    for (int64_t i = threads.first(); i < count; i += threads.step()) m(static_cast<Index>(i));
   }
 }
 
 template <class M>
 cudaError_t launch_map(const M& m, cudaStream_t stream) {
-  const int64_t count = m.count();
-  if (count <= 0) return cudaSuccess;
-  const int64_t blocks = (count + MAP_THREADS - 1) / MAP_THREADS, most = 1 << 20;
+  int64_t wanted = m.count();
+  if (wanted <= 0) return cudaSuccess;
+  if constexpr (M::in_vectors) {
+    const Stretch places = m.places();
+    const int64_t vectors = (places.vectors + IN_FLIGHT - 1) / IN_FLIGHT, singles = places.singles();
+    wanted = vectors > singles ? vectors : singles;
+  }
+  const int64_t blocks = (wanted + MAP_THREADS - 1) / MAP_THREADS, most = 1 << 20;
   map_kernel<<<static_cast<unsigned>(blocks < most ? blocks : most), MAP_THREADS, 0, stream>>>(m);
   return cudaGetLastError();
 }
@@ -4055,16 +4426,26 @@ cudaError_t launch_map(const M& m, cudaStream_t stream) {
 // A sliced functor, where what is reduced is short (partial results) and what follows is long, has
 //   struct Found;  Found reduce(const L&, Index row) const;  int64_t length() const;  Index repeats() const;
 //   void walk(const L&, Index row, Index part, int64_t from, int64_t to, const Found&) const;
-// and takes two launches: the rows, then pieces of 16 elements a thread of each of a row's parts, in the order of memory.
+// and takes two launches: the rows, then pieces of SLICE_VECTORS vectors a thread of each of a row's parts.
 //
 // A split functor, for few long rows, has instead
 //   struct Acc;  void walk(const L&, Index row, int64_t from, int64_t to, Acc&) const;  int64_t length() const;
 //   void finish(const L&, Index row, const Acc&) const;
 // and takes two launches: every part of every row, then the rows. Nothing depends on timing.
+//   CRUCIBLE_SLICE_VECTORS   how many vectors a thread of a sliced walk has, all asked for before the first is used
+//   CRUCIBLE_LAST_FIRST      1: slices go from the last to the first, as the end of what was written just before is still
+//                            in the cache
+
+#ifndef CRUCIBLE_SLICE_VECTORS
+#define CRUCIBLE_SLICE_VECTORS 4
+#endif
+#ifndef CRUCIBLE_LAST_FIRST
+#define CRUCIBLE_LAST_FIRST 1
+#endif
 
 namespace crucible {
 
-constexpr int ROW_THREADS = 256;
+constexpr int ROW_THREADS = 256, SLICE_VECTORS = CRUCIBLE_SLICE_VECTORS, GRID_MOST = 65535;
 
 template <class Acc>
 __device__ __forceinline__ Acc from_lane(const Acc& a, int mask) {
@@ -4076,6 +4457,18 @@ __device__ __forceinline__ Acc from_lane(const Acc& a, int mask) {
   Acc b;
   memcpy(&b, words, sizeof(Acc));
   return b;
+}
+
+// What an earlier kernel left, whole.
+template <class T>
+__device__ __forceinline__ T read_words(const T* at) {
+  static_assert(sizeof(T) % 4 == 0 && alignof(T) % 4 == 0, "partial results are whole words");
+  uint32_t words[sizeof(T) / 4];
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(T) / 4); ++i) words[i] = __ldg(reinterpret_cast<const uint32_t*>(at) + i);
+  T value;
+  memcpy(&value, words, sizeof(T));
+  return value;
 }
 
 template <int N>
@@ -4123,6 +4516,13 @@ __device__ __forceinline__ int64_t row_of_thread() {
   return (static_cast<int64_t>(blockIdx.x) * ROW_THREADS + threadIdx.x) / N;
 }
 
+// The length of a part, where a row is cut into so many: whole vectors, and lines of memory.
+__host__ __device__ inline int64_t row_share(int64_t length, int parts) {
+  constexpr int LINE = 128 / sizeof(scalar);
+  const int64_t share = (length + parts - 1) / parts;
+  return (share + LINE - 1) / LINE * LINE;
+}
+
 template <int N, class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_kernel(const R r) {
   const int64_t row = row_of_thread<N>();
@@ -4146,18 +4546,22 @@ __global__ void __launch_bounds__(ROW_THREADS) row_found_kernel(const R r, typen
   if (lanes.leads()) found[row] = mine;
 }
 
+// Slices are blockIdx.x, parts of rows the rest. No division, and all of `found` at once: each would be waited for before
+// elements are asked for.
 template <class R>
-__global__ void __launch_bounds__(ROW_THREADS) row_slices_kernel(const R r, const typename R::Found* found, int slices) {
-  const int64_t length = r.length(), share = (length + slices - 1) / slices;
-  const unsigned place = blockIdx.x / unsigned(slices), repeats = static_cast<unsigned>(r.repeats());
-  const int64_t from = share * (blockIdx.x % unsigned(slices)), to = from + share < length ? from + share : length;
-  const Index row = static_cast<Index>(place / repeats);
-  r.walk(Lanes<ROW_THREADS>(), row, static_cast<Index>(place % repeats), from, to, found[row]);
+__global__ void __launch_bounds__(ROW_THREADS) row_slices_kernel(const R r, const typename R::Found* found, Index share) {
+  const int64_t count = static_cast<int64_t>(r.rows()) * r.repeats(), after = blockIdx.z * int64_t(GRID_MOST) + blockIdx.y;
+  if (after >= count) return;
+  const Index place = static_cast<Index>(CRUCIBLE_LAST_FIRST ? count - 1 - after : after), row = place / r.repeats();
+  const Index length = static_cast<Index>(r.length());
+  const Index from = share * static_cast<Index>(CRUCIBLE_LAST_FIRST ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
+  const Index to = length - from < share ? length : from + share;
+  r.walk(Lanes<ROW_THREADS>(), row, place % r.repeats(), from, to, read_words(found + row));
 }
 
 template <int N, class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_parts_kernel(const R r, typename R::Acc* parts, int splits) {
-  const int64_t row = row_of_thread<N>(), length = r.length(), each = (length + splits - 1) / splits;
+  const int64_t row = row_of_thread<N>(), length = r.length(), each = row_share(length, splits);
   if (row >= r.rows()) return;
   const int64_t from = each * blockIdx.y, to = from + each < length ? from + each : length;
   typename R::Acc a;
@@ -4202,16 +4606,18 @@ cudaError_t launch_keeping_rows(const R& r, cudaStream_t stream) {
 // `found` has room for a Found for each row.
 template <int N, class R>
 cudaError_t launch_sliced_rows(const R& r, void* found, cudaStream_t stream) {
-  constexpr int SLICE = 16 * ROW_THREADS;
+  constexpr int SLICE = SLICE_VECTORS * VECTOR * ROW_THREADS;
   const int64_t rows = r.rows(), length = r.length(), slices = (length + SLICE - 1) / SLICE;
   if (rows <= 0) return cudaSuccess;
   auto* const results = static_cast<typename R::Found*>(found);
   row_found_kernel<N><<<row_blocks(rows, N), ROW_THREADS, 0, stream>>>(r, results);
   const cudaError_t error = cudaGetLastError();
   if (error != cudaSuccess) return error;
-  const int64_t blocks = rows * r.repeats() * slices;
-  if (blocks > 0x7fffffff) return cudaErrorInvalidValue;
-  if (blocks > 0) row_slices_kernel<<<static_cast<unsigned>(blocks), ROW_THREADS, 0, stream>>>(r, results, static_cast<int>(slices));
+  const int64_t places = rows * r.repeats();
+  if (places <= 0 || slices <= 0) return cudaSuccess;
+  const dim3 grid(static_cast<unsigned>(slices), static_cast<unsigned>(places < GRID_MOST ? places : GRID_MOST),
+                  static_cast<unsigned>((places + GRID_MOST - 1) / GRID_MOST));
+  row_slices_kernel<<<grid, ROW_THREADS, 0, stream>>>(r, results, static_cast<Index>(row_share(length, static_cast<int>(slices))));
   return cudaGetLastError();
 }
 
@@ -4300,6 +4706,11 @@ template <class P, class = void>
 struct RaggedOf { static constexpr bool ragged = false; };
 template <class P>
 struct RaggedOf<P, typename Named<typename P::Ragged>::type> { static constexpr bool ragged = true; };
+// Groups that read the same input: phases.
+template <class P, class = void>
+struct InsideOf { static constexpr int groups = 1; };
+template <class P>
+struct InsideOf<P, typename Named<typename P::Inside>::type> { static constexpr int groups = P::PHASES; };
 template <class P, class = void>
 struct TapsOf {
   static constexpr bool sparse = false;
@@ -5073,6 +5484,8 @@ struct Mma {
 // threads for neighbouring n: it applies the epilogue, stores, and returns the value that statistics are taken of. Called for
 // one that is not there (a lane without an element of its own) it must store nothing, and its result is not used. sink is
 // called once for each (z, m, tile or group of columns) with the count, mean and sum of squared deviations of finish's values.
+// A functor whose groups are phases, which all read the same input, names a type Inside and has `static constexpr int PHASES`,
+// their number.
 // A functor of phases (plan/phases.py) whose columns are pixels of boxes names a type Phased. It has, for finish and exists,
 // finish_at and exists_at, with a place in four dimensions (that of an element that is not there is any in range) for n.
 // Where it names Ragged or Sparse there is
@@ -7820,23 +8233,47 @@ struct rows_1 {
   };
   template <class L>
   __device__ __forceinline__ void walk(const L& lanes, Index row, int64_t from, int64_t to, Acc& a) const {
-    const Index q8 = row / 16;
-    const int64_t v9 = int64_t(s0 * s53 * s92 * 16 + s0 * s53 * 32 + s0 * s92 * 32 + s53 * s92 * 32 + s0 * 64 + s53 * 64 + s92 * 64 + 128);
-    const accum v10 = accum(v9);
+    const Index q4 = row / 16;
+    const int64_t v10 = int64_t(s0 * s53 * s92 * 16 + s0 * s53 * 32 + s0 * s92 * 32 + s53 * s92 * 32 + s0 * 64 + s53 * 64 + s92 * 64 + 128);
+    const accum v11 = accum(v10);
     for (Index part = 0; part < s77; ++part) {
-      for (int64_t jj = from + lanes.first(); jj < to; jj += lanes.step()) {
-        const Index rest = static_cast<Index>(jj), j = part * (s0 * s53 * s92 + s0 * s53 * 2 + s0 * s92 * 2 + s53 * s92 * 2 + s0 * 4 + s53 * 4 + s92 * 4 + 8) + rest;
-        const Index q2 = j / (s0 * s92 + s0 * 2 + s92 * 2 + 4);
-        const Index e1 = q2 % (s53 + 2);
-        const Index q4 = j / (s92 + 2);
-        const Index e3 = q4 % (s0 + 2);
-        const Index e5 = j % (s92 + 2);
-        const accum v6 = to_accum(read(p_d_output[part * s0 * s53 * s92 * 128 + row * s0 * s53 * s92 + e1 * s0 * s92 + part * s0 * s53 * 256 + part * s0 * s92 * 256 + part * s53 * s92 * 256 + row * s0 * s53 * 2 + row * s0 * s92 * 2 + row * s53 * s92 * 2 + e1 * s0 * 2 + e1 * s92 * 2 + e3 * s92 + part * s0 * 512 + part * s53 * 512 + part * s92 * 512 + row * s0 * 4 + row * s53 * 4 + row * s92 * 4 + e1 * 4 + e3 * 2 + e5 + part * 1024 + row * 8]));
-        a.r0.step(v6);
-        const accum v7 = to_accum(read(p_convolution_sum_0_kept[part * s0 * s53 * s92 * 128 + row * s0 * s53 * s92 + e1 * s0 * s92 + part * s0 * s53 * 256 + part * s0 * s92 * 256 + part * s53 * s92 * 256 + row * s0 * s53 * 2 + row * s0 * s92 * 2 + row * s53 * s92 * 2 + e1 * s0 * 2 + e1 * s92 * 2 + e3 * s92 + part * s0 * 512 + part * s53 * 512 + part * s92 * 512 + row * s0 * 4 + row * s53 * 4 + row * s92 * 4 + e1 * 4 + e3 * 2 + e5 + part * 1024 + row * 8]));
-        const accum v11 = (read(p_var_mean_1_kept[part * 8 + q8]) / v10) + accum(1e-05);
-        const accum v12 = (f_relu(v7) - read(p_var_mean_0_kept[part * 8 + q8])) * f_rsqrt(v11);
-        a.r1.step((v6 * v12));
+      const scalar* const at1 = &p_d_output[part * s0 * s53 * s92 * 128 + row * s0 * s53 * s92 + part * s0 * s53 * 256 + part * s0 * s92 * 256 + part * s53 * s92 * 256 + row * s0 * s53 * 2 + row * s0 * s92 * 2 + row * s53 * s92 * 2 + part * s0 * 512 + part * s53 * 512 + part * s92 * 512 + row * s0 * 4 + row * s53 * 4 + row * s92 * 4 + part * 1024 + row * 8];
+      const scalar* const at2 = &p_convolution_sum_0_kept[part * s0 * s53 * s92 * 128 + row * s0 * s53 * s92 + part * s0 * s53 * 256 + part * s0 * s92 * 256 + part * s53 * s92 * 256 + row * s0 * s53 * 2 + row * s0 * s92 * 2 + row * s53 * s92 * 2 + part * s0 * 512 + part * s53 * 512 + part * s92 * 512 + row * s0 * 4 + row * s53 * 4 + row * s92 * 4 + part * 1024 + row * 8];
+      const accum v5 = read(p_var_mean_0_kept[q4 + part * 8]);
+      const accum v6 = read(p_var_mean_1_kept[q4 + part * 8]);
+      const accum v12 = v6 / v11;
+      const accum v13 = v12 + accum(1e-05);
+      const accum v14 = f_rsqrt(v13);
+      const Stretch run3 = stretch(from, to, alike(at1, at2));
+      for (Index k = lanes.first(); k < run3.vectors; k += lanes.step() * IN_FLIGHT) {
+        Vector<scalar> x7[IN_FLIGHT];
+        Vector<scalar> x8[IN_FLIGHT];
+        #pragma unroll
+        for (int d = 0; d < IN_FLIGHT; ++d) {
+          const Index kk = k + d * lanes.step();
+          if (kk < run3.vectors) {
+            const Index rest = run3.begin + kk * VECTOR;
+            x7[d] = read_vector(at1 + rest);
+            x8[d] = read_vector(at2 + rest);
+          }
+        }
+        #pragma unroll
+        for (int d = 0; d < IN_FLIGHT; ++d) {
+          const Index kk = k + d * lanes.step();
+          if (kk >= run3.vectors) break;
+          #pragma unroll
+          for (int u = 0; u < VECTOR; ++u) {
+            const accum v9 = to_accum(x7[d][u]);
+            a.r0.step(v9);
+            a.r1.step((v9 * ((f_relu(to_accum(x8[d][u])) - v5) * v14)));
+          }
+        }
+      }
+      for (int64_t k = lanes.first(); k < run3.singles(); k += lanes.step()) {
+        const Index rest = run3.single(k);
+        const accum v15 = to_accum(read(at1[rest]));
+        a.r0.step(v15);
+        a.r1.step((v15 * ((f_relu(to_accum(read(at2[rest]))) - v5) * v14)));
       }
     }
   }
@@ -7876,18 +8313,48 @@ struct rows_2 {
   };
   template <class L>
   __device__ __forceinline__ void walk(const L& lanes, Index row, int64_t from, int64_t to, Acc& a) const {
-    const Index e2 = row % 8;
-    const accum v5 = read(p_var_mean_0_kept[row]);
-    const int64_t v6 = int64_t(s0 * s53 * s92 * 16 + s0 * s53 * 32 + s0 * s92 * 32 + s53 * s92 * 32 + s0 * 64 + s53 * 64 + s92 * 64 + 128);
-    const accum v7 = f_rsqrt(((read(p_var_mean_1_kept[row]) / accum(v6)) + accum(1e-05)));
+    const Index e4 = row % 8;
+    const accum v6 = read(p_var_mean_0_kept[row]);
+    const accum v7 = read(p_var_mean_1_kept[row]);
+    const int64_t v11 = int64_t(s0 * s53 * s92 * 16 + s0 * s53 * 32 + s0 * s92 * 32 + s53 * s92 * 32 + s0 * 64 + s53 * 64 + s92 * 64 + 128);
+    const accum v12 = accum(v11);
+    const accum v13 = v7 / v12;
+    const accum v14 = v13 + accum(1e-05);
+    const accum v15 = f_rsqrt(v14);
     for (Index part = 0; part < 16; ++part) {
-      for (int64_t jj = from + lanes.first(); jj < to; jj += lanes.step()) {
-        const Index rest = static_cast<Index>(jj), j = part * (s0 * s53 * s92 + s0 * s53 * 2 + s0 * s92 * 2 + s53 * s92 * 2 + s0 * 4 + s53 * 4 + s92 * 4 + 8) + rest;
-        const accum v1 = to_accum(read(p_d_output[row * s0 * s53 * s92 * 16 + row * s0 * s53 * 32 + row * s0 * s92 * 32 + row * s53 * s92 * 32 + row * s0 * 64 + row * s53 * 64 + row * s92 * 64 + j + row * 128]));
-        const accum v3 = v1 * to_accum(read(p_group_norm_weight[part + e2 * 16]));
-        a.r0.step(v3);
-        const accum v4 = to_accum(read(p_convolution_sum_0_kept[row * s0 * s53 * s92 * 16 + row * s0 * s53 * 32 + row * s0 * s92 * 32 + row * s53 * s92 * 32 + row * s0 * 64 + row * s53 * 64 + row * s92 * 64 + j + row * 128]));
-        a.r1.step((v3 * ((f_relu(v4) - v5) * v7)));
+      const scalar* const at1 = &p_d_output[part * s0 * s53 * s92 + row * s0 * s53 * s92 * 16 + part * s0 * s53 * 2 + part * s0 * s92 * 2 + part * s53 * s92 * 2 + row * s0 * s53 * 32 + row * s0 * s92 * 32 + row * s53 * s92 * 32 + part * s0 * 4 + part * s53 * 4 + part * s92 * 4 + row * s0 * 64 + row * s53 * 64 + row * s92 * 64 + part * 8 + row * 128];
+      const scalar* const at2 = &p_convolution_sum_0_kept[part * s0 * s53 * s92 + row * s0 * s53 * s92 * 16 + part * s0 * s53 * 2 + part * s0 * s92 * 2 + part * s53 * s92 * 2 + row * s0 * s53 * 32 + row * s0 * s92 * 32 + row * s53 * s92 * 32 + part * s0 * 4 + part * s53 * 4 + part * s92 * 4 + row * s0 * 64 + row * s53 * 64 + row * s92 * 64 + part * 8 + row * 128];
+      const accum v5 = to_accum(read(p_group_norm_weight[e4 * 16 + part]));
+      const Stretch run3 = stretch(from, to, alike(at1, at2));
+      for (Index k = lanes.first(); k < run3.vectors; k += lanes.step() * IN_FLIGHT) {
+        Vector<scalar> x8[IN_FLIGHT];
+        Vector<scalar> x9[IN_FLIGHT];
+        #pragma unroll
+        for (int d = 0; d < IN_FLIGHT; ++d) {
+          const Index kk = k + d * lanes.step();
+          if (kk < run3.vectors) {
+            const Index rest = run3.begin + kk * VECTOR;
+            x8[d] = read_vector(at1 + rest);
+            x9[d] = read_vector(at2 + rest);
+          }
+        }
+        #pragma unroll
+        for (int d = 0; d < IN_FLIGHT; ++d) {
+          const Index kk = k + d * lanes.step();
+          if (kk >= run3.vectors) break;
+          #pragma unroll
+          for (int u = 0; u < VECTOR; ++u) {
+            const accum v10 = to_accum(x8[d][u]) * v5;
+            a.r0.step(v10);
+            a.r1.step((v10 * ((f_relu(to_accum(x9[d][u])) - v6) * v15)));
+          }
+        }
+      }
+      for (int64_t k = lanes.first(); k < run3.singles(); k += lanes.step()) {
+        const Index rest = run3.single(k);
+        const accum v16 = to_accum(read(at1[rest])) * v5;
+        a.r0.step(v16);
+        a.r1.step((v16 * ((f_relu(to_accum(read(at2[rest]))) - v6) * v15)));
       }
     }
   }
@@ -7919,21 +8386,78 @@ struct map_1 {
   scalar* __restrict__ p_where;
   Index s0, s53, s77, s92;
 
+  static constexpr bool in_vectors = true;
   __host__ __device__ Index count() const { return s0 * s53 * s77 * s92 * 128 + s0 * s53 * s77 * 256 + s0 * s77 * s92 * 256 + s53 * s77 * s92 * 256 + s0 * s77 * 512 + s53 * s77 * 512 + s77 * s92 * 512 + s77 * 1024; }
-  __device__ __forceinline__ void operator()(Index i) const {
-    const accum v1 = f_relu(to_accum(read(p_convolution_sum_0_kept[i])));
-    const Index q3 = i / (s0 * s53 * s92 + s0 * s53 * 2 + s0 * s92 * 2 + s53 * s92 * 2 + s0 * 4 + s53 * 4 + s92 * 4 + 8);
-    const Index e2 = q3 % 128;
-    const accum v4 = to_accum(read(p_d_output[i])) * to_accum(read(p_group_norm_weight[e2]));
-    const Index q5 = e2 / 16;
-    const Index q6 = i / (s0 * s53 * s92 * 128 + s0 * s53 * 256 + s0 * s92 * 256 + s53 * s92 * 256 + s0 * 512 + s53 * 512 + s92 * 512 + 1024);
-    const int64_t v7 = int64_t(s0 * s53 * s92 * 16 + s0 * s53 * 32 + s0 * s92 * 32 + s53 * s92 * 32 + s0 * 64 + s53 * 64 + s92 * 64 + 128);
-    const accum v8 = accum(v7);
-    const accum v9 = (read(p_var_mean_1_kept[q5 + q6 * 8]) / v8) + accum(1e-05);
-    const accum v10 = f_rsqrt(v9);
-    const accum v11 = ((v1 - read(p_var_mean_0_kept[q5 + q6 * 8])) * v10) * (read(p_mean_1_0_kept[q5 + q6 * 8]) / v8);
-    const accum v12 = ((v4 - (read(p_mean_0_kept[q5 + q6 * 8]) / v8)) - v11) * v10;
-    p_where[i] = to_scalar((v1 <= accum(0)) ? accum(0) : v12);
+  __host__ __device__ Stretch places() const {
+    return stretch(0, count(), (s0 * s53 * s92 + s0 * s53 * 2 + s0 * s92 * 2 + s53 * s92 * 2 + s0 * 4 + s53 * 4 + s92 * 4 + 8) % VECTOR == 0 && alike(&p_convolution_sum_0_kept[0], &p_d_output[0], &p_where[0]) == 0 ? 0 : -1);
+  }
+  __device__ __forceinline__ void walk(const MapThreads& threads, const Stretch& run) const {
+    const scalar* const at1 = &p_convolution_sum_0_kept[0];
+    const scalar* const at2 = &p_d_output[0];
+    scalar* const at3 = &p_where[0];
+    const int64_t v14 = int64_t(s0 * s53 * s92 * 16 + s0 * s53 * 32 + s0 * s92 * 32 + s53 * s92 * 32 + s0 * 64 + s53 * 64 + s92 * 64 + 128);
+    const accum v15 = accum(v14);
+    for (Index k = threads.vector(); k < run.vectors; k += threads.turn()) {
+      Vector<scalar> x4[IN_FLIGHT];
+      Vector<scalar> x5[IN_FLIGHT];
+      #pragma unroll
+      for (int d = 0; d < IN_FLIGHT; ++d) {
+        const Index kk = k + d * MAP_THREADS;
+        if (kk < run.vectors) {
+          const Index i = run.begin + kk * VECTOR;
+          x4[d] = read_vector<true>(at1 + i);
+          x5[d] = read_vector<true>(at2 + i);
+        }
+      }
+      #pragma unroll
+      for (int d = 0; d < IN_FLIGHT; ++d) {
+        const Index kk = k + d * MAP_THREADS;
+        if (kk >= run.vectors) break;
+        const Index i = run.begin + kk * VECTOR;
+        Vector<scalar> y6;
+        const Index q9 = i / (s0 * s53 * s92 + s0 * s53 * 2 + s0 * s92 * 2 + s53 * s92 * 2 + s0 * 4 + s53 * 4 + s92 * 4 + 8);
+        const Index e8 = q9 % 128;
+        const accum v10 = to_accum(read(p_group_norm_weight[e8]));
+        const Index q11 = e8 / 16;
+        const Index q12 = i / (s0 * s53 * s92 * 128 + s0 * s53 * 256 + s0 * s92 * 256 + s53 * s92 * 256 + s0 * 512 + s53 * 512 + s92 * 512 + 1024);
+        const accum v13 = read(p_mean_0_kept[q11 + q12 * 8]);
+        const accum v16 = v13 / v15;
+        const accum v17 = read(p_var_mean_0_kept[q11 + q12 * 8]);
+        const accum v18 = read(p_var_mean_1_kept[q11 + q12 * 8]);
+        const accum v19 = v18 / v15;
+        const accum v20 = v19 + accum(1e-05);
+        const accum v21 = f_rsqrt(v20);
+        const accum v22 = read(p_mean_1_0_kept[q11 + q12 * 8]);
+        const accum v23 = v22 / v15;
+        #pragma unroll
+        for (int u = 0; u < VECTOR; ++u) {
+          const accum v7 = f_relu(to_accum(x4[d][u]));
+          const accum v24 = ((to_accum(x5[d][u]) * v10) - v16) - (((v7 - v17) * v21) * v23);
+          y6[u] = to_scalar((v7 <= accum(0)) ? accum(0) : (v24 * v21));
+        }
+        write_vector(at3 + i, y6);
+      }
+    }
+    for (int64_t k = threads.first(); k < run.singles(); k += threads.step()) {
+      const Index i = run.single(k);
+      const accum v25 = f_relu(to_accum(read(at1[i])));
+      const Index q27 = i / (s0 * s53 * s92 + s0 * s53 * 2 + s0 * s92 * 2 + s53 * s92 * 2 + s0 * 4 + s53 * 4 + s92 * 4 + 8);
+      const Index e26 = q27 % 128;
+      const accum v28 = to_accum(read(p_group_norm_weight[e26]));
+      const Index q29 = e26 / 16;
+      const Index q30 = i / (s0 * s53 * s92 * 128 + s0 * s53 * 256 + s0 * s92 * 256 + s53 * s92 * 256 + s0 * 512 + s53 * 512 + s92 * 512 + 1024);
+      const accum v31 = read(p_mean_0_kept[q29 + q30 * 8]);
+      const accum v32 = v31 / v15;
+      const accum v33 = read(p_var_mean_0_kept[q29 + q30 * 8]);
+      const accum v34 = read(p_var_mean_1_kept[q29 + q30 * 8]);
+      const accum v35 = v34 / v15;
+      const accum v36 = v35 + accum(1e-05);
+      const accum v37 = f_rsqrt(v36);
+      const accum v38 = read(p_mean_1_0_kept[q29 + q30 * 8]);
+      const accum v39 = v38 / v15;
+      const accum v40 = ((to_accum(read(at2[i])) * v28) - v32) - (((v25 - v33) * v37) * v39);
+      at3[i] = to_scalar((v25 <= accum(0)) ? accum(0) : (v40 * v37));
+    }
   }
 };
 
@@ -8281,7 +8805,7 @@ def _compiled(part, dtype, wide, conv, matmul, hopper):
     bare = "no_implicit_headers" in inspect.signature(load_inline).parameters  # torch's headers cost half a minute
     options = {"no_implicit_headers": True} if bare else {}
     return load_inline(
-        name=f"crucible_72be7a45f264_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}",
+        name=f"crucible_81259a90d30e_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}",
         cpp_sources=binding, cuda_sources=source,
         extra_cflags=["-O1"], extra_cuda_cflags=["-O3", "-std=c++17", *flags], **options,
     )

@@ -210,6 +210,11 @@ template <class P, class = void>
 struct RaggedOf { static constexpr bool ragged = false; };
 template <class P>
 struct RaggedOf<P, typename Named<typename P::Ragged>::type> { static constexpr bool ragged = true; };
+// Groups that read the same input: phases.
+template <class P, class = void>
+struct InsideOf { static constexpr int groups = 1; };
+template <class P>
+struct InsideOf<P, typename Named<typename P::Inside>::type> { static constexpr int groups = P::PHASES; };
 template <class P, class = void>
 struct TapsOf {
   static constexpr bool sparse = false;
@@ -983,6 +988,8 @@ struct Mma {
 // threads for neighbouring n: it applies the epilogue, stores, and returns the value that statistics are taken of. Called for
 // one that is not there (a lane without an element of its own) it must store nothing, and its result is not used. sink is
 // called once for each (z, m, tile or group of columns) with the count, mean and sum of squared deviations of finish's values.
+// A functor whose groups are phases, which all read the same input, names a type Inside and has `static constexpr int PHASES`,
+// their number.
 // A functor of phases (plan/phases.py) whose columns are pixels of boxes names a type Phased. It has, for finish and exists,
 // finish_at and exists_at, with a place in four dimensions (that of an element that is not there is any in range) for n.
 // Where it names Ragged or Sparse there is
@@ -1296,6 +1303,508 @@ cudaError_t launch_contract(const P& p, int splits, cudaStream_t stream) {
   if (refused != cudaSuccess) return refused;
   const dim3 grid(static_cast<unsigned>(batches * tiles_m * tiles_n), static_cast<unsigned>(splits));
   contract_kernel<Config, P><<<grid, Config::threads, Config::shared_bytes, stream>>>(p, splits);
+  return cudaGetLastError();
+}
+#endif
+
+}  // namespace crucible
+
+// A contraction in which one operand has few lines (rows of A, or columns of B) and the other many: a matrix times a few
+// vectors. The large operand's bytes rule, and a tile of a contraction engine would be mostly empty.
+//
+// The large operand is streamed once, 16 bytes a lane where its elements lie so; the few lines wait in shared memory as
+// accum, FEW_ROWS of them at most, and a thread's sums stay in registers: fused multiply-adds, as exact as any engine.
+// The depth is split over blocks; the splits' sums go to memory, and a second kernel adds them up in order, finishes the
+// elements and takes statistics as the engines do, tile by tile of their columns. Nothing depends on timing.
+//
+// Where the large operand's neighbours are along k, a warp takes FEW_LANE_LINES lines and its lanes share k. Where they
+// are lines, a lane takes as many lines as 16 bytes have, its block's warps take turns in k, and their sums meet in
+// shared memory.
+//
+// Bytes: the large operand once (from L2 again for each further FEW_ROWS lines), the few lines once a block, and 2 * splits
+// sums for each element of the result. Operations: 2 a product, no tensor cores.
+//
+// Beside what contract.cuh asks of it, the functor has for a and b
+//   static constexpr bool a_direct;    elements are those of memory, and neighbours (along k, or else rows) lie side by side
+//   __device__ const scalar* a_from(const Row&, Index k) const;   where an element lies, if direct
+
+namespace crucible {
+
+// Lines of the smaller operand up to which this way is taken, set from measurement; the depth and the elements of the
+// larger operand from which on; and the most splits, which one thread adds up.
+constexpr int FEW_LINES = 16, FEW_DEPTH = 256, FEW_ELEMENTS = 1 << 15, FEW_SPLITS = 128;
+// Thread blocks that fill a chip a few times over, and the least depth that is worth a split of its own.
+constexpr int FEW_BLOCKS = 528, FEW_SHARE = 512;
+constexpr int FEW_THREADS = 256, FEW_WARPS = FEW_THREADS / 32;
+constexpr int FEW_LANE_LINES = 4;                        // of the large operand, for a warp
+constexpr int FEW_VECTOR = 16 / sizeof(scalar);          // elements of a load
+constexpr int FEW_CHUNK = 16 / sizeof(accum);            // numbers of a load from shared memory
+constexpr int FEW_STEP = 32 * FEW_VECTOR;                // elements that a warp loads at once
+constexpr int FEW_ROWS = sizeof(scalar) == 4 ? 16 : 8;   // few lines at a time: more would not leave registers for loads
+
+// Which operand has few lines, and which element of the result two lines make.
+template <class P>
+struct FewRows {
+  using Few = OperandA<P>;
+  using Many = OperandB<P>;
+  static constexpr bool direct = P::b_direct;
+  static __host__ __device__ Index few(const P& p) { return p.rows(); }
+  static __host__ __device__ Index many(const P& p) { return p.cols(); }
+  static __device__ __forceinline__ const scalar* from(const P& p, const typename Many::Line& line, Index k) { return p.b_from(line, k); }
+  static __device__ __forceinline__ int64_t place(const P& p, Index few, Index many) { return static_cast<int64_t>(few) * p.cols() + many; }
+};
+template <class P>
+struct FewCols {
+  using Few = OperandB<P>;
+  using Many = OperandA<P>;
+  static constexpr bool direct = P::a_direct;
+  static __host__ __device__ Index few(const P& p) { return p.cols(); }
+  static __host__ __device__ Index many(const P& p) { return p.rows(); }
+  static __device__ __forceinline__ const scalar* from(const P& p, const typename Many::Line& line, Index k) { return p.a_from(line, k); }
+  static __device__ __forceinline__ int64_t place(const P& p, Index few, Index many) { return static_cast<int64_t>(many) * p.cols() + few; }
+};
+
+// How the work is dealt out: blockIdx.x counts batches, blocks and passes (the latter side by side), blockIdx.y splits.
+struct FewShape {
+  int lines;      // few ones at a time: 2, 8 or 16
+  int passes;     // over the few lines
+  int splits;     // of the depth
+  int share;      // a split's depth: whole steps, and one after another as many as are staged at once
+  int blocks;     // that share the many lines
+};
+
+// How much of the few lines' depth is in shared memory (64 KB at most) at once.
+__host__ __device__ constexpr int few_deepest(int lines, bool along_k) { return along_k && lines == 2 ? 4096 : 1024; }
+
+// Blocks on a processor: as many as leave each thread its sums and the loads under way.
+__host__ __device__ constexpr int few_resident(int lines) {
+  return sizeof(scalar) == 8 ? (lines == 2 ? 2 : 1) : lines == 2 ? (sizeof(scalar) == 4 ? 4 : 3) : 2;
+}
+
+template <int LINES, bool ALONG_K>
+constexpr int few_shared_bytes() {
+  constexpr int lines = LINES * few_deepest(LINES, ALONG_K), sums = ALONG_K ? 0 : 2 * FEW_WARPS * FEW_STEP;
+  return larger(lines, sums) * static_cast<int>(sizeof(accum));
+}
+
+// 16 bytes as numbers.
+__device__ __forceinline__ void few_unpack(const uint4& from, accum (&to)[FEW_VECTOR]) {
+#pragma unroll
+  for (int i = 0; i < FEW_VECTOR; ++i) to[i] = to_accum(reinterpret_cast<const scalar*>(&from)[i]);
+}
+
+// N numbers from shared memory and to it, as many at once as may be.
+template <int N>
+__device__ __forceinline__ void few_read(const accum* from, accum (&to)[N]) {
+  if constexpr (N % FEW_CHUNK == 0) {
+#pragma unroll
+    for (int i = 0; i < N; i += FEW_CHUNK) {
+      const uint4 v = *reinterpret_cast<const uint4*>(from + i);
+#pragma unroll
+      for (int j = 0; j < FEW_CHUNK; ++j) to[i + j] = reinterpret_cast<const accum*>(&v)[j];
+    }
+  } else {
+    static_assert(N == 2 && sizeof(accum) == 4, "two floats");
+    const float2 v = *reinterpret_cast<const float2*>(from);
+    to[0] = v.x, to[1] = v.y;
+  }
+}
+
+template <int N>
+__device__ __forceinline__ void few_write(accum* to, const accum (&from)[N]) {
+  if constexpr (N % FEW_CHUNK == 0) {
+#pragma unroll
+    for (int i = 0; i < N; i += FEW_CHUNK) {
+      uint4 v;
+#pragma unroll
+      for (int j = 0; j < FEW_CHUNK; ++j) reinterpret_cast<accum*>(&v)[j] = from[i + j];
+      *reinterpret_cast<uint4*>(to + i) = v;
+    }
+  } else {
+    *reinterpret_cast<float2*>(to) = make_float2(from[0], from[1]);
+  }
+}
+
+__device__ __forceinline__ bool few_aligned(const scalar* at) { return reinterpret_cast<uintptr_t>(at) % 16 == 0; }
+
+// The few lines' numbers from k = begin on, for put(k, numbers); zeros past the last line, and past `length` to a whole step.
+// Whole batches of loads are under way at once: nothing else happens meanwhile.
+template <class Side, int LINES, class Put, class P>
+__device__ __forceinline__ void few_stage(const P& p, Index z, Index first, Index begin, int length, Put put) {
+  constexpr int AHEAD = LINES == 2 ? 8 : 2;
+  const int padded = (length + FEW_STEP - 1) / FEW_STEP * FEW_STEP;
+  const Index left = Side::few(p) - first;
+  typename Side::Few::Line lines[LINES];
+#pragma unroll
+  for (int r = 0; r < LINES; ++r) lines[r] = Side::Few::line(p, z, r < left ? first + r : first);
+  __syncthreads();  // nobody needs what was there
+#pragma unroll AHEAD
+  for (int k = static_cast<int>(threadIdx.x); k < padded; k += FEW_THREADS) {
+    accum numbers[LINES];
+#pragma unroll
+    for (int r = 0; r < LINES; ++r) numbers[r] = r < left && k < length ? Side::Few::at(p, lines[r], begin + k) : accum(0);
+    put(k, numbers);
+  }
+  __syncthreads();
+}
+
+// ---- neighbours along k
+
+// Sums of COUNT numbers each over a warp's lanes: lane l gets that of x[l / (32 / COUNT)]. As scattered_sum(), for more
+// numbers than the compiler would unroll by itself.
+template <int COUNT, int STEP, int N>
+__device__ __forceinline__ void few_lanes_sums(accum (&x)[N]) {
+  if constexpr (STEP > 0) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    if constexpr (COUNT > 1) {
+#pragma unroll
+      for (int i = 0; i < COUNT / 2; ++i) {
+        const accum mine = lane & STEP ? x[i + COUNT / 2] : x[i], other = lane & STEP ? x[i] : x[i + COUNT / 2];
+        x[i] = mine + __shfl_xor_sync(0xffffffffu, other, STEP);
+      }
+    } else {
+      x[0] += __shfl_xor_sync(0xffffffffu, x[0], STEP);
+    }
+    few_lanes_sums<(COUNT > 1 ? COUNT / 2 : 1), STEP / 2>(x);
+  }
+}
+
+// Where number k of a line lies: what a lane reads at once is side by side, and so are neighbouring lanes.
+__device__ __forceinline__ int few_along_place(int k) {
+  const int within = k % FEW_STEP;
+  return k - within + (within % FEW_VECTOR / FEW_CHUNK * 32 + within / FEW_VECTOR) * FEW_CHUNK + within % FEW_CHUNK;
+}
+
+// DIRECT: all lines lie on 16 bytes, and two steps' loads are under way at once; else single elements, 32 neighbours a time.
+template <bool DIRECT, class Side, int LINES, class P>
+__device__ __forceinline__ void few_along_sums(const P& p, const typename Side::Many::Line (&lines)[FEW_LANE_LINES], Index begin,
+                                               int length, const accum* few, accum (&sums)[LINES * FEW_LANE_LINES]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  constexpr int L = FEW_LANE_LINES, V = FEW_VECTOR, STEPS = DIRECT || V < 8 ? 2 : 1;
+  constexpr int PIECES = DIRECT ? V / FEW_CHUNK : V;
+  constexpr int EACH = DIRECT ? FEW_CHUNK : 1;  // numbers of a few line's that are read at once
+#pragma unroll 1
+  for (int k0 = 0; k0 < length; k0 += STEPS * FEW_STEP) {
+    uint4 raw[STEPS][L];
+    accum single[STEPS][L][V];
+#pragma unroll
+    for (int s = 0; s < STEPS; ++s)
+#pragma unroll
+      for (int l = 0; l < L; ++l) {
+        const int k = k0 + s * FEW_STEP;
+        if constexpr (DIRECT) {
+          raw[s][l] = make_uint4(0, 0, 0, 0);
+          if (k + lane * V < length) raw[s][l] = __ldg(reinterpret_cast<const uint4*>(Side::from(p, lines[l], begin + k + lane * V)));
+        } else {
+#pragma unroll
+          for (int i = 0; i < V; ++i) {
+            const int at = k + i * 32 + lane;
+            single[s][l][i] = at < length ? Side::Many::at(p, lines[l], begin + at) : accum(0);
+          }
+        }
+      }
+#pragma unroll
+    for (int s = 0; s < STEPS; ++s) {
+      const int k = k0 + s * FEW_STEP;
+      if (k >= length) break;  // nothing was staged there
+      if constexpr (DIRECT) {
+#pragma unroll
+        for (int l = 0; l < L; ++l) few_unpack(raw[s][l], single[s][l]);
+      }
+#pragma unroll
+      for (int i = 0; i < PIECES; ++i)
+#pragma unroll
+        for (int r = 0; r < LINES; ++r) {
+          const accum* const at = few + r * few_deepest(LINES, true) + (DIRECT ? k + (i * 32 + lane) * EACH : few_along_place(k + i * 32 + lane));
+          accum x[EACH];
+          if constexpr (DIRECT)
+            few_read(at, x);
+          else
+            x[0] = *at;
+#pragma unroll
+          for (int l = 0; l < L; ++l)
+#pragma unroll
+            for (int j = 0; j < EACH; ++j)
+              sums[r * L + l] = fma(x[j], single[s][l][i * EACH + j], sums[r * L + l]);
+        }
+    }
+  }
+}
+
+template <class Side, int LINES, class P>
+__device__ __forceinline__ void few_along(const P& p, const FewShape& shape, Index z, Index first, int block, Index begin,
+                                          int length, accum* few, accum* parts) {
+  constexpr int L = FEW_LANE_LINES, AT_ONCE = LINES * L < 32 ? LINES * L : 32, DEEPEST = few_deepest(LINES, true);
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const Index many = Side::many(p), start = static_cast<Index>(block) * (FEW_WARPS * L);
+#pragma unroll 1
+  for (Index base = start; base < many; base += shape.blocks * (FEW_WARPS * L)) {
+    const Index line = base + warp * L;
+    typename Side::Many::Line lines[L];
+#pragma unroll
+    for (int l = 0; l < L; ++l) lines[l] = Side::Many::line(p, z, line + l < many ? line + l : many - 1);
+    accum sums[LINES * L];
+#pragma unroll
+    for (int i = 0; i < LINES * L; ++i) sums[i] = 0;
+#pragma unroll 1
+    for (int done = 0; done < length; done += DEEPEST) {
+      const int now = length - done < DEEPEST ? length - done : DEEPEST;
+      const Index from = begin + done;
+      if (base == start || length > DEEPEST)
+        few_stage<Side, LINES>(p, z, first, from, now, [few](int k, const accum (&numbers)[LINES]) {
+#pragma unroll
+          for (int r = 0; r < LINES; ++r) few[r * few_deepest(LINES, true) + few_along_place(k)] = numbers[r];
+        });
+      if (line >= many) continue;
+      bool direct = Side::direct && now % FEW_VECTOR == 0;
+      if constexpr (Side::direct) {
+#pragma unroll
+        for (int l = 0; l < L; ++l) direct = direct && few_aligned(Side::from(p, lines[l], from));
+        if (direct) few_along_sums<true, Side, LINES>(p, lines, from, now, few, sums);
+      }
+      if (!direct) few_along_sums<false, Side, LINES>(p, lines, from, now, few, sums);
+    }
+    if (line >= many) continue;
+#pragma unroll
+    for (int i = 0; i < LINES * L; i += AT_ONCE) {
+      accum some[AT_ONCE];
+#pragma unroll
+      for (int j = 0; j < AT_ONCE; ++j) some[j] = sums[i + j];
+      few_lanes_sums<AT_ONCE, 16>(some);
+      const int mine = i + lane / (32 / AT_ONCE);
+      const Index r = first + mine / L;
+      if (lane % (32 / AT_ONCE) == 0 && r < Side::few(p) && line + mine % L < many)
+        parts[Side::place(p, r, line + mine % L)] = some[0];
+    }
+  }
+}
+
+// ---- neighbours are lines
+
+// A lane's lines: neighbours where it loads 16 bytes of them at once, else every 32nd.
+template <bool DIRECT>
+__device__ __forceinline__ int few_lane_line(int j) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  return DIRECT ? lane * FEW_VECTOR + j : j * 32 + lane;
+}
+
+template <bool DIRECT, class Side, int LINES, class P>
+__device__ __forceinline__ void few_across_sums(const P& p, Index z, Index tile, Index begin, int length, const accum* few,
+                                                accum (&sums)[LINES][FEW_VECTOR]) {
+  constexpr int V = FEW_VECTOR, STEPS = DIRECT || V < 4 ? 8 : 16 / V;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const Index last = Side::many(p) - 1;
+  typename Side::Many::Line lines[DIRECT ? 1 : V];
+#pragma unroll
+  for (int j = 0; j < (DIRECT ? 1 : V); ++j) {
+    const Index line = tile + few_lane_line<DIRECT>(j);
+    lines[j] = Side::Many::line(p, z, last - tile < few_lane_line<DIRECT>(j) ? last : line);
+  }
+#pragma unroll 1
+  for (int k0 = warp; k0 < length; k0 += STEPS * FEW_WARPS) {
+    uint4 raw[STEPS];
+    accum single[STEPS][V];
+#pragma unroll
+    for (int s = 0; s < STEPS; ++s) {
+      const int k = k0 + s * FEW_WARPS;
+      if constexpr (DIRECT) {
+        raw[s] = make_uint4(0, 0, 0, 0);
+        if (k < length) raw[s] = __ldg(reinterpret_cast<const uint4*>(Side::from(p, lines[0], begin + k)));
+      } else {
+#pragma unroll
+        for (int j = 0; j < V; ++j) single[s][j] = k < length ? Side::Many::at(p, lines[j], begin + k) : accum(0);
+      }
+    }
+#pragma unroll
+    for (int s = 0; s < STEPS; ++s) {
+      const int k = k0 + s * FEW_WARPS;
+      if (k >= length) break;
+      if constexpr (DIRECT) few_unpack(raw[s], single[s]);
+      accum x[LINES];
+      few_read(few + k * LINES, x);
+#pragma unroll
+      for (int r = 0; r < LINES; ++r)
+#pragma unroll
+        for (int j = 0; j < V; ++j) sums[r][j] = fma(x[r], single[s][j], sums[r][j]);
+    }
+  }
+}
+
+template <class Side, int LINES, class P>
+__device__ __forceinline__ void few_across(const P& p, Index z, Index first, int block, Index begin, int length,
+                                           accum* shared, accum* parts) {
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const Index tile = static_cast<Index>(block) * FEW_STEP, left = Side::many(p) - tile;
+  constexpr int DEEPEST = few_deepest(LINES, false);
+  accum sums[LINES][FEW_VECTOR];
+#pragma unroll
+  for (int r = 0; r < LINES; ++r)
+#pragma unroll
+    for (int j = 0; j < FEW_VECTOR; ++j) sums[r][j] = 0;
+  bool direct = Side::direct && left >= FEW_STEP;
+  if constexpr (Side::direct) {
+    const auto line = Side::Many::line(p, z, tile);
+    direct = direct && few_aligned(Side::from(p, line, begin)) && (length == 1 || few_aligned(Side::from(p, line, begin + 1)));
+  }
+#pragma unroll 1
+  for (int done = 0; done < length; done += DEEPEST) {
+    const int now = length - done < DEEPEST ? length - done : DEEPEST;
+    const Index from = begin + done;
+    few_stage<Side, LINES>(p, z, first, from, now,
+                           [shared](int k, const accum (&numbers)[LINES]) { few_write(shared + k * LINES, numbers); });
+    if constexpr (Side::direct) {
+      if (direct) few_across_sums<true, Side, LINES>(p, z, tile, from, now, shared, sums);
+    }
+    if (!direct) few_across_sums<false, Side, LINES>(p, z, tile, from, now, shared, sums);
+  }
+  __syncthreads();
+#pragma unroll
+  for (int r = 0; r < LINES; ++r) {
+    // Two buffers: who writes the next sums has passed the barrier behind the last sums' reading.
+    accum* const meet = shared + r % 2 * FEW_WARPS * FEW_STEP;
+#pragma unroll
+    for (int j = 0; j < FEW_VECTOR; ++j)
+      meet[warp * FEW_STEP + (direct ? few_lane_line<true>(j) : few_lane_line<false>(j))] = sums[r][j];
+    __syncthreads();
+    if (first + r >= Side::few(p)) break;  // the same for the whole block
+    for (int c = static_cast<int>(threadIdx.x); c < FEW_STEP && c < left; c += FEW_THREADS) {
+      accum sum = 0;
+#pragma unroll
+      for (int w = 0; w < FEW_WARPS; ++w) sum += meet[w * FEW_STEP + c];
+      parts[Side::place(p, first + r, tile + c)] = sum;
+    }
+  }
+}
+
+// ---- kernels
+
+template <class Side, int LINES, class P>
+__global__ void __launch_bounds__(FEW_THREADS, few_resident(LINES))
+    contract_few_kernel(const __grid_constant__ P p, const __grid_constant__ FewShape shape, accum* parts) {
+  extern __shared__ __align__(16) unsigned char few_shared[];
+  const int of_all = static_cast<int>(blockIdx.x) / shape.passes, block = of_all % shape.blocks;
+  const Index z = of_all / shape.blocks, first = static_cast<Index>(blockIdx.x % shape.passes * LINES);
+  const Index begin = static_cast<Index>(blockIdx.y) * shape.share, left = p.depth() - begin;
+  const int length = left < shape.share ? static_cast<int>(left) : shape.share;
+  accum* const to = parts + (static_cast<int64_t>(blockIdx.y) * p.batches() + z) * p.rows() * p.cols();
+  accum* const few = reinterpret_cast<accum*>(few_shared);
+  if constexpr (Side::Many::along_k)
+    few_along<Side, LINES>(p, shape, z, first, block, begin, length, few, to);
+  else
+    few_across<Side, LINES>(p, z, first, block, begin, length, few, to);
+}
+
+// A thread for each element; where there are statistics, a warp for each row and tile of BN columns. `planned`: splits that
+// the rest of the plan expects; all but one are zero.
+enum : int { FEW_FINISH_THREADS = 64 };
+template <int BN, class P>
+__global__ void __launch_bounds__(FEW_FINISH_THREADS)
+    contract_few_finish_kernel(const __grid_constant__ P p, const accum* parts, int splits, int planned) {
+  const int64_t rows = static_cast<int64_t>(p.batches()) * p.rows(), each = rows * p.cols();
+  if constexpr (P::statistics) {  // and so nothing is planned
+    const int64_t tiles = (static_cast<int64_t>(p.cols()) + BN - 1) / BN;
+    const int64_t at = static_cast<int64_t>(blockIdx.x) * (FEW_FINISH_THREADS / 32) + threadIdx.x / 32, row = at / tiles;
+    if (row >= rows) return;
+    const PlainColumns<BN> columns(p, static_cast<Index>(at % tiles));
+    accum values[1][PlainColumns<BN>::EACH];
+#pragma unroll
+    for (int j = 0; j < PlainColumns<BN>::EACH; ++j) values[0][j] = 0;
+#pragma unroll 4
+    for (int s = 0; s < splits; ++s)
+#pragma unroll
+      for (int j = 0; j < PlainColumns<BN>::EACH; ++j)
+        if (columns.valid(0, j)) values[0][j] += parts[s * each + row * p.cols() + columns.column(0, j)];
+    const Index m = static_cast<Index>(row % p.rows());
+    finish_values(p, static_cast<Index>(row / p.rows()), m, m + 1, columns, 0, values);
+  } else {
+    const int64_t at = static_cast<int64_t>(blockIdx.x) * FEW_FINISH_THREADS + threadIdx.x, row = at / p.cols();
+    if (at >= each) return;
+    accum value = 0;
+#pragma unroll 8
+    for (int s = 0; s < splits; ++s) value += parts[s * each + at];
+    const Index z = static_cast<Index>(row / p.rows()), m = static_cast<Index>(row % p.rows()), n = static_cast<Index>(at % p.cols());
+    p.finish(z, m, n, 0, value, true);
+    for (int s = 1; s < planned; ++s) p.finish(z, m, n, s, accum(0), true);
+  }
+}
+
+#ifndef __CUDACC_RTC__
+template <template <class> class Side_, class P>
+FewShape few_shape(const P& p) {
+  using Side = Side_<P>;
+  constexpr bool along = Side::Many::along_k;
+  const int64_t few = Side::few(p), many = Side::many(p), depth = p.depth(), batches = p.batches();
+  const auto parts_of = [](int64_t n, int64_t of) { return (n + of - 1) / of; };
+  FewShape s{};
+  s.lines = few <= 2 ? 2 : few <= 8 ? 8 : FEW_ROWS;
+  s.passes = static_cast<int>(parts_of(few, s.lines));
+  int64_t blocks = parts_of(many, along ? FEW_WARPS * FEW_LANE_LINES : FEW_STEP);
+  const int deepest = few_deepest(s.lines, along);
+  int64_t splits = parts_of(depth, deepest);
+  const int64_t fill = parts_of(FEW_BLOCKS, blocks * batches * s.passes), fair = depth / FEW_SHARE;
+  int64_t more = fill < fair ? fill : fair;
+  if (more > FEW_SPLITS) more = FEW_SPLITS;
+  if (splits < more) splits = more;
+  const bool deep = splits > FEW_SPLITS;  // then several stages follow each other
+  if (deep) splits = FEW_SPLITS;
+  s.share = static_cast<int>(parts_of(parts_of(depth, splits), FEW_STEP) * FEW_STEP);
+  s.splits = static_cast<int>(parts_of(depth, s.share));
+  if (along && !deep) {  // a block walks over many lines rather than that others stage the few again
+    const int64_t enough = parts_of(FEW_BLOCKS, s.splits * batches * s.passes);
+    if (blocks > enough) blocks = enough;
+  }
+  s.blocks = static_cast<int>(blocks);
+  return s;
+}
+
+// Whether this way pays.
+template <template <class> class Side_, class P>
+bool few_pays(const P& p) {
+  using Side = Side_<P>;
+  const int64_t few = Side::few(p), many = Side::many(p), depth = p.depth(), batches = p.batches();
+  if (few < 1 || few > FEW_LINES || few > many || batches < 1 || depth < FEW_DEPTH) return false;
+  return many * depth >= (FEW_ELEMENTS + batches - 1) / batches;
+}
+
+// Of the splits' sums.
+template <template <class> class Side_, class P>
+int64_t few_bytes(const P& p) {
+  return few_shape<Side_>(p).splits * static_cast<int64_t>(p.batches()) * p.rows() * p.cols() * static_cast<int64_t>(sizeof(accum));
+}
+
+template <class Side, int LINES, class P>
+cudaError_t launch_few_sums(const P& p, const FewShape& s, accum* parts, cudaStream_t stream) {
+  constexpr int bytes = few_shared_bytes<LINES, Side::Many::along_k>();
+  const cudaError_t refused = allow_shared(contract_few_kernel<Side, LINES, P>, bytes);
+  if (refused != cudaSuccess) return refused;
+  const int64_t blocks = static_cast<int64_t>(s.blocks) * p.batches() * s.passes;
+  if (blocks > 0x7fffffff) return cudaErrorInvalidValue;
+  const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(s.splits));
+  contract_few_kernel<Side, LINES, P><<<grid, FEW_THREADS, bytes, stream>>>(p, s, parts);
+  return cudaGetLastError();
+}
+
+// `workspace` has few_bytes(). D is not empty and has a depth: ask few_pays() first. cudaErrorInvalidValue: too many blocks.
+template <template <class> class Side_, int BN, class P>
+cudaError_t launch_contract_few(const P& p, int planned, void* workspace, cudaStream_t stream) {
+  static_assert(!P::boxed, "columns are columns");
+  using Side = Side_<P>;
+  const FewShape s = few_shape<Side_>(p);
+  accum* const parts = static_cast<accum*>(workspace);
+  if (P::statistics && planned > 1) return cudaErrorInvalidValue;
+  const int64_t tiles = (static_cast<int64_t>(p.cols()) + BN - 1) / BN, rows = static_cast<int64_t>(p.batches()) * p.rows();
+  const int64_t threads = P::statistics ? rows * tiles * 32 : rows * p.cols();
+  const int64_t blocks = (threads + FEW_FINISH_THREADS - 1) / FEW_FINISH_THREADS;
+  if (blocks > 0x7fffffff) return cudaErrorInvalidValue;
+  cudaError_t error = cudaSuccess;
+  if (s.lines == 2)
+    error = launch_few_sums<Side, 2, P>(p, s, parts, stream);
+  else if (s.lines == 8)
+    error = launch_few_sums<Side, 8, P>(p, s, parts, stream);
+  else if constexpr (FEW_ROWS > 8)
+    error = launch_few_sums<Side, FEW_ROWS, P>(p, s, parts, stream);
+  if (error != cudaSuccess) return error;
+  contract_few_finish_kernel<BN, P><<<static_cast<unsigned>(blocks), FEW_FINISH_THREADS, 0, stream>>>(p, parts, s.splits, planned);
   return cudaGetLastError();
 }
 #endif
@@ -2485,28 +2994,148 @@ cudaError_t launch_contract_wgmma(const P& p, void* workspace, cudaStream_t stre
 }  // namespace crucible
 #endif  // CRUCIBLE_HOPPER
 
-// One thread an element: the functor computes and stores it.
+// Neighbours in memory, 16 bytes of the file's element type at a time.
 //
-// A functor M has `Index count() const` and `void operator()(Index i) const`. Reads and writes what the functor does;
-// neighbouring threads take neighbouring elements.
+// A walk goes over places `from` .. `to`. Where its tensors begin alike (all elements of one place at the same distance
+// from a multiple of a vector's length) it is a few single elements, then vectors, then a few single ones; else all are
+// single. A thread asks for IN_FLIGHT vectors before it waits for the first.
+//   CRUCIBLE_VECTORS     0: single elements only, for comparisons
+//   CRUCIBLE_IN_FLIGHT   how many vectors a thread asks for at once
+//   CRUCIBLE_STREAMING   1: what nothing reads again leaves the caches first
+
+#ifndef CRUCIBLE_VECTORS
+#define CRUCIBLE_VECTORS 1
+#endif
+#ifndef CRUCIBLE_IN_FLIGHT
+#define CRUCIBLE_IN_FLIGHT 2
+#endif
+#ifndef CRUCIBLE_STREAMING
+#define CRUCIBLE_STREAMING 1
+#endif
+
+namespace crucible {
+
+constexpr int VECTOR = 16 / sizeof(scalar), IN_FLIGHT = CRUCIBLE_IN_FLIGHT;
+
+template <int BYTES>
+struct WordOf { using type = uint4; };
+template <>
+struct WordOf<8> { using type = uint2; };
+template <>
+struct WordOf<4> { using type = unsigned; };
+template <>
+struct WordOf<2> { using type = unsigned short; };
+
+// So many elements of any type: 16 bytes, or several times that, or less.
+template <class T>
+struct Vector {
+  using Word = typename WordOf<VECTOR * sizeof(T)>::type;
+  static constexpr int WORDS = VECTOR * sizeof(T) / sizeof(Word);
+  T elements[VECTOR];
+  __device__ __forceinline__ const T& operator[](int u) const { return elements[u]; }
+  __device__ __forceinline__ T& operator[](int u) { return elements[u]; }
+};
+
+// Of a tensor that this kernel only reads; `LAST`: and that nothing reads after it.
+template <bool LAST = false, class T>
+__device__ __forceinline__ Vector<T> read_vector(const T* at) {
+  using V = Vector<T>;
+  const auto* const from = reinterpret_cast<const typename V::Word*>(at);
+  typename V::Word words[V::WORDS];
+#pragma unroll
+  for (int i = 0; i < V::WORDS; ++i) words[i] = LAST && CRUCIBLE_STREAMING ? __ldcs(from + i) : __ldg(from + i);
+  V v;
+  memcpy(&v, words, sizeof(V));
+  return v;
+}
+
+template <bool LAST = false, class T>
+__device__ __forceinline__ void write_vector(T* at, const Vector<T>& v) {
+  using V = Vector<T>;
+  auto* const to = reinterpret_cast<typename V::Word*>(at);
+  typename V::Word words[V::WORDS];
+  memcpy(words, &v, sizeof(V));
+#pragma unroll
+  for (int i = 0; i < V::WORDS; ++i) {
+    if constexpr (LAST && CRUCIBLE_STREAMING) {
+      __stcs(to + i, words[i]);
+    } else {
+      to[i] = words[i];
+    }
+  }
+}
+
+// How far elements lie from where a vector may begin: the same for all, or -1.
+template <class T>
+__host__ __device__ __forceinline__ int alike(const T* at) {
+  return static_cast<int>(reinterpret_cast<uintptr_t>(at) / sizeof(T) % VECTOR);
+}
+template <class T, class... Others>
+__host__ __device__ __forceinline__ int alike(const T* at, const Others*... others) {
+  const int one = alike(at), other = alike(others...);
+  return one == other ? one : -1;
+}
+
+// The places of a walk as vectors and single elements.
+struct Stretch {
+  Index from, to, begin, vectors;
+  __host__ __device__ __forceinline__ Index singles() const { return to - from - vectors * VECTOR; }
+  __host__ __device__ __forceinline__ Index single(int64_t k) const {
+    const Index place = from + static_cast<Index>(k);
+    return place < begin ? place : place + vectors * VECTOR;
+  }
+};
+
+// `distance`: of the element at place 0 from where a vector may begin, or less than 0 where there are none.
+__host__ __device__ __forceinline__ Stretch stretch(int64_t first, int64_t last, int distance) {
+  const Index from = static_cast<Index>(first), to = static_cast<Index>(last), wanted = -(from + distance) & (VECTOR - 1);
+  if (!CRUCIBLE_VECTORS || distance < 0 || wanted >= to - from) return {from, to, to, 0};
+  return {from, to, from + wanted, (to - from - wanted) / VECTOR};
+}
+
+}  // namespace crucible
+
+// A thread an element, or several that lie together: the functor computes and stores them.
+//
+// A functor M has `Index count() const` and either `void operator()(Index i) const`, or, where M::in_vectors,
+//   Stretch places() const;  void walk(const MapThreads& threads, const Stretch& places) const;
+// Reads and writes what the functor does; neighbouring threads take neighbouring elements, or vectors, and a block takes
+// IN_FLIGHT vectors a thread side by side.
 
 namespace crucible {
 
 constexpr int MAP_THREADS = 256;
 
+struct MapThreads {
+  __device__ __forceinline__ int64_t first() const { return static_cast<int64_t>(blockIdx.x) * MAP_THREADS + threadIdx.x; }
+  __device__ __forceinline__ int64_t step() const { return static_cast<int64_t>(gridDim.x) * MAP_THREADS; }
+  __device__ __forceinline__ Index vector() const {
+    return static_cast<Index>(blockIdx.x) * IN_FLIGHT * MAP_THREADS + static_cast<Index>(threadIdx.x);
+  }
+  __device__ __forceinline__ Index turn() const { return static_cast<Index>(gridDim.x) * IN_FLIGHT * MAP_THREADS; }
+};
+
 template <class M>
 __global__ void __launch_bounds__(MAP_THREADS) map_kernel(const M m) {
-  const int64_t count = m.count(), step = static_cast<int64_t>(gridDim.x) * MAP_THREADS;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * MAP_THREADS + threadIdx.x; i < count; i += step) {
-    m(static_cast<Index>(i));
+  const MapThreads threads;
+  if constexpr (M::in_vectors) {
+    m.walk(threads, m.places());
+  } else {
+    const int64_t count = m.count();
+    for (int64_t i = threads.first(); i < count; i += threads.step()) m(static_cast<Index>(i));
   }
 }
 
 template <class M>
 cudaError_t launch_map(const M& m, cudaStream_t stream) {
-  const int64_t count = m.count();
-  if (count <= 0) return cudaSuccess;
-  const int64_t blocks = (count + MAP_THREADS - 1) / MAP_THREADS, most = 1 << 20;
+  int64_t wanted = m.count();
+  if (wanted <= 0) return cudaSuccess;
+  if constexpr (M::in_vectors) {
+    const Stretch places = m.places();
+    const int64_t vectors = (places.vectors + IN_FLIGHT - 1) / IN_FLIGHT, singles = places.singles();
+    wanted = vectors > singles ? vectors : singles;
+  }
+  const int64_t blocks = (wanted + MAP_THREADS - 1) / MAP_THREADS, most = 1 << 20;
   map_kernel<<<static_cast<unsigned>(blocks < most ? blocks : most), MAP_THREADS, 0, stream>>>(m);
   return cudaGetLastError();
 }
@@ -2528,16 +3157,26 @@ cudaError_t launch_map(const M& m, cudaStream_t stream) {
 // A sliced functor, where what is reduced is short (partial results) and what follows is long, has
 //   struct Found;  Found reduce(const L&, Index row) const;  int64_t length() const;  Index repeats() const;
 //   void walk(const L&, Index row, Index part, int64_t from, int64_t to, const Found&) const;
-// and takes two launches: the rows, then pieces of 16 elements a thread of each of a row's parts, in the order of memory.
+// and takes two launches: the rows, then pieces of SLICE_VECTORS vectors a thread of each of a row's parts.
 //
 // A split functor, for few long rows, has instead
 //   struct Acc;  void walk(const L&, Index row, int64_t from, int64_t to, Acc&) const;  int64_t length() const;
 //   void finish(const L&, Index row, const Acc&) const;
 // and takes two launches: every part of every row, then the rows. Nothing depends on timing.
+//   CRUCIBLE_SLICE_VECTORS   how many vectors a thread of a sliced walk has, all asked for before the first is used
+//   CRUCIBLE_LAST_FIRST      1: slices go from the last to the first, as the end of what was written just before is still
+//                            in the cache
+
+#ifndef CRUCIBLE_SLICE_VECTORS
+#define CRUCIBLE_SLICE_VECTORS 4
+#endif
+#ifndef CRUCIBLE_LAST_FIRST
+#define CRUCIBLE_LAST_FIRST 1
+#endif
 
 namespace crucible {
 
-constexpr int ROW_THREADS = 256;
+constexpr int ROW_THREADS = 256, SLICE_VECTORS = CRUCIBLE_SLICE_VECTORS, GRID_MOST = 65535;
 
 template <class Acc>
 __device__ __forceinline__ Acc from_lane(const Acc& a, int mask) {
@@ -2549,6 +3188,18 @@ __device__ __forceinline__ Acc from_lane(const Acc& a, int mask) {
   Acc b;
   memcpy(&b, words, sizeof(Acc));
   return b;
+}
+
+// What an earlier kernel left, whole.
+template <class T>
+__device__ __forceinline__ T read_words(const T* at) {
+  static_assert(sizeof(T) % 4 == 0 && alignof(T) % 4 == 0, "partial results are whole words");
+  uint32_t words[sizeof(T) / 4];
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(T) / 4); ++i) words[i] = __ldg(reinterpret_cast<const uint32_t*>(at) + i);
+  T value;
+  memcpy(&value, words, sizeof(T));
+  return value;
 }
 
 template <int N>
@@ -2596,6 +3247,13 @@ __device__ __forceinline__ int64_t row_of_thread() {
   return (static_cast<int64_t>(blockIdx.x) * ROW_THREADS + threadIdx.x) / N;
 }
 
+// The length of a part, where a row is cut into so many: whole vectors, and lines of memory.
+__host__ __device__ inline int64_t row_share(int64_t length, int parts) {
+  constexpr int LINE = 128 / sizeof(scalar);
+  const int64_t share = (length + parts - 1) / parts;
+  return (share + LINE - 1) / LINE * LINE;
+}
+
 template <int N, class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_kernel(const R r) {
   const int64_t row = row_of_thread<N>();
@@ -2619,18 +3277,22 @@ __global__ void __launch_bounds__(ROW_THREADS) row_found_kernel(const R r, typen
   if (lanes.leads()) found[row] = mine;
 }
 
+// Slices are blockIdx.x, parts of rows the rest. No division, and all of `found` at once: each would be waited for before
+// elements are asked for.
 template <class R>
-__global__ void __launch_bounds__(ROW_THREADS) row_slices_kernel(const R r, const typename R::Found* found, int slices) {
-  const int64_t length = r.length(), share = (length + slices - 1) / slices;
-  const unsigned place = blockIdx.x / unsigned(slices), repeats = static_cast<unsigned>(r.repeats());
-  const int64_t from = share * (blockIdx.x % unsigned(slices)), to = from + share < length ? from + share : length;
-  const Index row = static_cast<Index>(place / repeats);
-  r.walk(Lanes<ROW_THREADS>(), row, static_cast<Index>(place % repeats), from, to, found[row]);
+__global__ void __launch_bounds__(ROW_THREADS) row_slices_kernel(const R r, const typename R::Found* found, Index share) {
+  const int64_t count = static_cast<int64_t>(r.rows()) * r.repeats(), after = blockIdx.z * int64_t(GRID_MOST) + blockIdx.y;
+  if (after >= count) return;
+  const Index place = static_cast<Index>(CRUCIBLE_LAST_FIRST ? count - 1 - after : after), row = place / r.repeats();
+  const Index length = static_cast<Index>(r.length());
+  const Index from = share * static_cast<Index>(CRUCIBLE_LAST_FIRST ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
+  const Index to = length - from < share ? length : from + share;
+  r.walk(Lanes<ROW_THREADS>(), row, place % r.repeats(), from, to, read_words(found + row));
 }
 
 template <int N, class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_parts_kernel(const R r, typename R::Acc* parts, int splits) {
-  const int64_t row = row_of_thread<N>(), length = r.length(), each = (length + splits - 1) / splits;
+  const int64_t row = row_of_thread<N>(), length = r.length(), each = row_share(length, splits);
   if (row >= r.rows()) return;
   const int64_t from = each * blockIdx.y, to = from + each < length ? from + each : length;
   typename R::Acc a;
@@ -2675,16 +3337,18 @@ cudaError_t launch_keeping_rows(const R& r, cudaStream_t stream) {
 // `found` has room for a Found for each row.
 template <int N, class R>
 cudaError_t launch_sliced_rows(const R& r, void* found, cudaStream_t stream) {
-  constexpr int SLICE = 16 * ROW_THREADS;
+  constexpr int SLICE = SLICE_VECTORS * VECTOR * ROW_THREADS;
   const int64_t rows = r.rows(), length = r.length(), slices = (length + SLICE - 1) / SLICE;
   if (rows <= 0) return cudaSuccess;
   auto* const results = static_cast<typename R::Found*>(found);
   row_found_kernel<N><<<row_blocks(rows, N), ROW_THREADS, 0, stream>>>(r, results);
   const cudaError_t error = cudaGetLastError();
   if (error != cudaSuccess) return error;
-  const int64_t blocks = rows * r.repeats() * slices;
-  if (blocks > 0x7fffffff) return cudaErrorInvalidValue;
-  if (blocks > 0) row_slices_kernel<<<static_cast<unsigned>(blocks), ROW_THREADS, 0, stream>>>(r, results, static_cast<int>(slices));
+  const int64_t places = rows * r.repeats();
+  if (places <= 0 || slices <= 0) return cudaSuccess;
+  const dim3 grid(static_cast<unsigned>(slices), static_cast<unsigned>(places < GRID_MOST ? places : GRID_MOST),
+                  static_cast<unsigned>((places + GRID_MOST - 1) / GRID_MOST));
+  row_slices_kernel<<<grid, ROW_THREADS, 0, stream>>>(r, results, static_cast<Index>(row_share(length, static_cast<int>(slices))));
   return cudaGetLastError();
 }
 
@@ -2846,12 +3510,20 @@ struct contract_1 {
   __device__ __forceinline__ accum a(const ARow& at, Index k) const {
     return to_accum(read(p_x[k + at.m1 * 8192]));
   }
+  static constexpr bool a_direct = true;  // an element of memory as it is
+  __device__ __forceinline__ const scalar* a_from(const ARow& at, Index k) const {
+    return &p_x[k + at.m1 * 8192];
+  }
   struct BCol { Index n2; };
   __device__ __forceinline__ BCol b_col(Index z, Index n) const {
     return {n};
   }
   __device__ __forceinline__ accum b(const BCol& at, Index k) const {
     return to_accum(read(p_gemm_weight[k + at.n2 * 8192]));
+  }
+  static constexpr bool b_direct = true;  // an element of memory as it is
+  __device__ __forceinline__ const scalar* b_from(const BCol& at, Index k) const {
+    return &p_gemm_weight[k + at.n2 * 8192];
   }
   __device__ __forceinline__ accum finish(Index z, Index m, Index n, int split, accum value,
                                           bool there) const {
@@ -2869,6 +3541,7 @@ struct contract_1 {
 
 void run_contract_1(uint64_t p_gemm_bias, uint64_t p_gemm_weight, uint64_t p_x, uint64_t p_addmm_product_0_kept, uint64_t p_var_mean_count, uint64_t p_var_mean_m2, uint64_t p_var_mean_mean, int64_t s77, uint64_t packed, uint64_t stream) {
   const contract_1 stage{reinterpret_cast<const scalar*>(p_gemm_bias), reinterpret_cast<const scalar*>(p_gemm_weight), reinterpret_cast<const scalar*>(p_x), reinterpret_cast<scalar*>(p_addmm_product_0_kept), reinterpret_cast<accum*>(p_var_mean_count), reinterpret_cast<accum*>(p_var_mean_m2), reinterpret_cast<accum*>(p_var_mean_mean), static_cast<Index>(s77)};
+  if (few_pays<FewRows>(stage)) return check(launch_contract_few<FewRows, 128>(stage, 1, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
   #if CRUCIBLE_HOPPER && CRUCIBLE_MATMUL == 2
   check(launch_contract_wgmma<WgmmaTile<128, Grade::Fp32>>(stage, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
   #elif CRUCIBLE_MATMUL == 1
@@ -2884,12 +3557,12 @@ void run_contract_1(uint64_t p_gemm_bias, uint64_t p_gemm_weight, uint64_t p_x, 
 
 int64_t bytes_contract_1(int64_t s77) {
   const contract_1 stage{nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, static_cast<Index>(s77)};
+  if (few_pays<FewRows>(stage)) return few_bytes<FewRows>(stage);
   #if CRUCIBLE_HOPPER && CRUCIBLE_MATMUL == 2
   int64_t bytes = 0;
   wgmma_packing<WgmmaTile<128, Grade::Fp32>>(stage, nullptr, &bytes);
   return bytes;
   #else
-  static_cast<void>(stage);
   return 0;
   #endif
 }
@@ -2914,14 +3587,55 @@ struct rows_1 {
   template <class L>
   __device__ __forceinline__ void operator()(const L& lanes, Index row) const {
     Acc0 a0;
-    for (int64_t jj = lanes.first(); jj < 8192; jj += lanes.step()) {
-      const Index j = static_cast<Index>(jj);
-      const accum v1 = to_accum(read(p_addmm_product_0_kept[j + row * 8192])) + to_accum(read(p_gemm_bias[j]));
-      const Index q2 = j / 16;
-      const accum v3 = (read(p_var_mean_m2[q2 + row * 512]) / accum(16)) + accum(1e-05);
-      const accum v4 = (v1 - read(p_var_mean_mean[q2 + row * 512])) * f_rsqrt(v3);
-      const accum v5 = (v4 * to_accum(read(p_group_norm_weight[j]))) + to_accum(read(p_group_norm_bias[j]));
-      a0.r0.step(v5, int64_t(j));
+    const scalar* const at1 = &p_addmm_product_0_kept[row * 8192];
+    const scalar* const at2 = &p_gemm_bias[0];
+    const scalar* const at3 = &p_group_norm_weight[0];
+    const scalar* const at4 = &p_group_norm_bias[0];
+    const Stretch run5 = stretch(0, 8192, alike(at1, at2, at3, at4) == 0 ? 0 : -1);
+    for (Index k = lanes.first(); k < run5.vectors; k += lanes.step() * IN_FLIGHT) {
+      Vector<scalar> x6[IN_FLIGHT];
+      Vector<scalar> x7[IN_FLIGHT];
+      Vector<scalar> x8[IN_FLIGHT];
+      Vector<scalar> x9[IN_FLIGHT];
+      #pragma unroll
+      for (int d = 0; d < IN_FLIGHT; ++d) {
+        const Index kk = k + d * lanes.step();
+        if (kk < run5.vectors) {
+          const Index j = run5.begin + kk * VECTOR;
+          x6[d] = read_vector(at1 + j);
+          x7[d] = read_vector(at2 + j);
+          x8[d] = read_vector(at3 + j);
+          x9[d] = read_vector(at4 + j);
+        }
+      }
+      #pragma unroll
+      for (int d = 0; d < IN_FLIGHT; ++d) {
+        const Index kk = k + d * lanes.step();
+        if (kk >= run5.vectors) break;
+        const Index j = run5.begin + kk * VECTOR;
+        const Index q10 = j / 16;
+        const accum v11 = read(p_var_mean_mean[q10 + row * 512]);
+        const accum v12 = read(p_var_mean_m2[q10 + row * 512]);
+        const accum v13 = v12 / accum(16);
+        const accum v14 = v13 + accum(1e-05);
+        const accum v15 = f_rsqrt(v14);
+        #pragma unroll
+        for (int u = 0; u < VECTOR; ++u) {
+          const accum v16 = (((to_accum(x6[d][u]) + to_accum(x7[d][u])) - v11) * v15) * to_accum(x8[d][u]);
+          a0.r0.step((v16 + to_accum(x9[d][u])), int64_t(j + u));
+        }
+      }
+    }
+    for (int64_t k = lanes.first(); k < run5.singles(); k += lanes.step()) {
+      const Index j = run5.single(k);
+      const Index q17 = j / 16;
+      const accum v18 = read(p_var_mean_mean[q17 + row * 512]);
+      const accum v19 = read(p_var_mean_m2[q17 + row * 512]);
+      const accum v20 = v19 / accum(16);
+      const accum v21 = v20 + accum(1e-05);
+      const accum v22 = f_rsqrt(v21);
+      const accum v23 = ((to_accum(read(at1[j])) + to_accum(read(at2[j]))) - v18) * v22;
+      a0.r0.step(((v23 * to_accum(read(at3[j]))) + to_accum(read(at4[j]))), int64_t(j));
     }
     lanes.join(a0);
     const accum min_1_0 = a0.r0.value();
@@ -2945,11 +3659,46 @@ struct map_1 {
   scalar* __restrict__ p_add_2;
   Index s77;
 
+  static constexpr bool in_vectors = true;
   __host__ __device__ Index count() const { return s77 * 8192; }
-  __device__ __forceinline__ void operator()(Index i) const {
-    const Index e1 = i % s77;
-    const Index q2 = i / s77;
-    p_add_2[i] = to_scalar(read(p_min_1_0_kept[e1]) + to_accum(read(p_bias[q2])));
+  __host__ __device__ Stretch places() const {
+    return stretch(0, count(), s77 % VECTOR == 0 && alike(&p_min_1_0_kept[0], &p_add_2[0]) == 0 ? 0 : -1);
+  }
+  __device__ __forceinline__ void walk(const MapThreads& threads, const Stretch& run) const {
+    scalar* const at1 = &p_add_2[0];
+    for (Index k = threads.vector(); k < run.vectors; k += threads.turn()) {
+      Vector<accum> x2[IN_FLIGHT];
+      #pragma unroll
+      for (int d = 0; d < IN_FLIGHT; ++d) {
+        const Index kk = k + d * MAP_THREADS;
+        if (kk < run.vectors) {
+          const Index i = run.begin + kk * VECTOR;
+          const Index e3 = i % s77;
+          x2[d] = read_vector(&p_min_1_0_kept[e3]);
+        }
+      }
+      #pragma unroll
+      for (int d = 0; d < IN_FLIGHT; ++d) {
+        const Index kk = k + d * MAP_THREADS;
+        if (kk >= run.vectors) break;
+        const Index i = run.begin + kk * VECTOR;
+        Vector<scalar> y4;
+        const Index q5 = i / s77;
+        const accum v6 = to_accum(read(p_bias[q5]));
+        #pragma unroll
+        for (int u = 0; u < VECTOR; ++u) {
+          y4[u] = to_scalar(x2[d][u] + v6);
+        }
+        write_vector<true>(at1 + i, y4);
+      }
+    }
+    for (int64_t k = threads.first(); k < run.singles(); k += threads.step()) {
+      const Index i = run.single(k);
+      const Index e7 = i % s77;
+      const Index q8 = i / s77;
+      const accum v9 = to_accum(read(p_bias[q8]));
+      at1[i] = to_scalar(read(p_min_1_0_kept[e7]) + v9);
+    }
   }
 };
 
@@ -2977,14 +3726,55 @@ struct rows_2 {
   template <class L>
   __device__ __forceinline__ void operator()(const L& lanes, Index row) const {
     Acc0 a0;
-    for (int64_t jj = lanes.first(); jj < 8192; jj += lanes.step()) {
-      const Index j = static_cast<Index>(jj);
-      const accum v1 = to_accum(read(p_addmm_product_0_kept[j + row * 8192])) + to_accum(read(p_gemm_bias[j]));
-      const Index q2 = j / 16;
-      const accum v3 = (read(p_var_mean_m2[q2 + row * 512]) / accum(16)) + accum(1e-05);
-      const accum v4 = (v1 - read(p_var_mean_mean[q2 + row * 512])) * f_rsqrt(v3);
-      const accum v5 = (v4 * to_accum(read(p_group_norm_weight[j]))) + to_accum(read(p_group_norm_bias[j]));
-      a0.r0.step(v5, int64_t(j));
+    const scalar* const at1 = &p_addmm_product_0_kept[row * 8192];
+    const scalar* const at2 = &p_gemm_bias[0];
+    const scalar* const at3 = &p_group_norm_weight[0];
+    const scalar* const at4 = &p_group_norm_bias[0];
+    const Stretch run5 = stretch(0, 8192, alike(at1, at2, at3, at4) == 0 ? 0 : -1);
+    for (Index k = lanes.first(); k < run5.vectors; k += lanes.step() * IN_FLIGHT) {
+      Vector<scalar> x6[IN_FLIGHT];
+      Vector<scalar> x7[IN_FLIGHT];
+      Vector<scalar> x8[IN_FLIGHT];
+      Vector<scalar> x9[IN_FLIGHT];
+      #pragma unroll
+      for (int d = 0; d < IN_FLIGHT; ++d) {
+        const Index kk = k + d * lanes.step();
+        if (kk < run5.vectors) {
+          const Index j = run5.begin + kk * VECTOR;
+          x6[d] = read_vector<true>(at1 + j);
+          x7[d] = read_vector(at2 + j);
+          x8[d] = read_vector(at3 + j);
+          x9[d] = read_vector(at4 + j);
+        }
+      }
+      #pragma unroll
+      for (int d = 0; d < IN_FLIGHT; ++d) {
+        const Index kk = k + d * lanes.step();
+        if (kk >= run5.vectors) break;
+        const Index j = run5.begin + kk * VECTOR;
+        const Index q10 = j / 16;
+        const accum v11 = read(p_var_mean_mean[q10 + row * 512]);
+        const accum v12 = read(p_var_mean_m2[q10 + row * 512]);
+        const accum v13 = v12 / accum(16);
+        const accum v14 = v13 + accum(1e-05);
+        const accum v15 = f_rsqrt(v14);
+        #pragma unroll
+        for (int u = 0; u < VECTOR; ++u) {
+          const accum v16 = (((to_accum(x6[d][u]) + to_accum(x7[d][u])) - v11) * v15) * to_accum(x8[d][u]);
+          a0.r0.step((v16 + to_accum(x9[d][u])), int64_t(j + u));
+        }
+      }
+    }
+    for (int64_t k = lanes.first(); k < run5.singles(); k += lanes.step()) {
+      const Index j = run5.single(k);
+      const Index q17 = j / 16;
+      const accum v18 = read(p_var_mean_mean[q17 + row * 512]);
+      const accum v19 = read(p_var_mean_m2[q17 + row * 512]);
+      const accum v20 = v19 / accum(16);
+      const accum v21 = v20 + accum(1e-05);
+      const accum v22 = f_rsqrt(v21);
+      const accum v23 = ((to_accum(read(at1[j])) + to_accum(read(at2[j]))) - v18) * v22;
+      a0.r0.step(((v23 * to_accum(read(at3[j]))) + to_accum(read(at4[j]))), int64_t(j));
     }
     lanes.join(a0);
     const accum min_1_0 = a0.r0.value();
@@ -3206,6 +3996,11 @@ template <class P, class = void>
 struct RaggedOf { static constexpr bool ragged = false; };
 template <class P>
 struct RaggedOf<P, typename Named<typename P::Ragged>::type> { static constexpr bool ragged = true; };
+// Groups that read the same input: phases.
+template <class P, class = void>
+struct InsideOf { static constexpr int groups = 1; };
+template <class P>
+struct InsideOf<P, typename Named<typename P::Inside>::type> { static constexpr int groups = P::PHASES; };
 template <class P, class = void>
 struct TapsOf {
   static constexpr bool sparse = false;
@@ -3979,6 +4774,8 @@ struct Mma {
 // threads for neighbouring n: it applies the epilogue, stores, and returns the value that statistics are taken of. Called for
 // one that is not there (a lane without an element of its own) it must store nothing, and its result is not used. sink is
 // called once for each (z, m, tile or group of columns) with the count, mean and sum of squared deviations of finish's values.
+// A functor whose groups are phases, which all read the same input, names a type Inside and has `static constexpr int PHASES`,
+// their number.
 // A functor of phases (plan/phases.py) whose columns are pixels of boxes names a type Phased. It has, for finish and exists,
 // finish_at and exists_at, with a place in four dimensions (that of an element that is not there is any in range) for n.
 // Where it names Ragged or Sparse there is
@@ -4292,6 +5089,508 @@ cudaError_t launch_contract(const P& p, int splits, cudaStream_t stream) {
   if (refused != cudaSuccess) return refused;
   const dim3 grid(static_cast<unsigned>(batches * tiles_m * tiles_n), static_cast<unsigned>(splits));
   contract_kernel<Config, P><<<grid, Config::threads, Config::shared_bytes, stream>>>(p, splits);
+  return cudaGetLastError();
+}
+#endif
+
+}  // namespace crucible
+
+// A contraction in which one operand has few lines (rows of A, or columns of B) and the other many: a matrix times a few
+// vectors. The large operand's bytes rule, and a tile of a contraction engine would be mostly empty.
+//
+// The large operand is streamed once, 16 bytes a lane where its elements lie so; the few lines wait in shared memory as
+// accum, FEW_ROWS of them at most, and a thread's sums stay in registers: fused multiply-adds, as exact as any engine.
+// The depth is split over blocks; the splits' sums go to memory, and a second kernel adds them up in order, finishes the
+// elements and takes statistics as the engines do, tile by tile of their columns. Nothing depends on timing.
+//
+// Where the large operand's neighbours are along k, a warp takes FEW_LANE_LINES lines and its lanes share k. Where they
+// are lines, a lane takes as many lines as 16 bytes have, its block's warps take turns in k, and their sums meet in
+// shared memory.
+//
+// Bytes: the large operand once (from L2 again for each further FEW_ROWS lines), the few lines once a block, and 2 * splits
+// sums for each element of the result. Operations: 2 a product, no tensor cores.
+//
+// Beside what contract.cuh asks of it, the functor has for a and b
+//   static constexpr bool a_direct;    elements are those of memory, and neighbours (along k, or else rows) lie side by side
+//   __device__ const scalar* a_from(const Row&, Index k) const;   where an element lies, if direct
+
+namespace crucible {
+
+// Lines of the smaller operand up to which this way is taken, set from measurement; the depth and the elements of the
+// larger operand from which on; and the most splits, which one thread adds up.
+constexpr int FEW_LINES = 16, FEW_DEPTH = 256, FEW_ELEMENTS = 1 << 15, FEW_SPLITS = 128;
+// Thread blocks that fill a chip a few times over, and the least depth that is worth a split of its own.
+constexpr int FEW_BLOCKS = 528, FEW_SHARE = 512;
+constexpr int FEW_THREADS = 256, FEW_WARPS = FEW_THREADS / 32;
+constexpr int FEW_LANE_LINES = 4;                        // of the large operand, for a warp
+constexpr int FEW_VECTOR = 16 / sizeof(scalar);          // elements of a load
+constexpr int FEW_CHUNK = 16 / sizeof(accum);            // numbers of a load from shared memory
+constexpr int FEW_STEP = 32 * FEW_VECTOR;                // elements that a warp loads at once
+constexpr int FEW_ROWS = sizeof(scalar) == 4 ? 16 : 8;   // few lines at a time: more would not leave registers for loads
+
+// Which operand has few lines, and which element of the result two lines make.
+template <class P>
+struct FewRows {
+  using Few = OperandA<P>;
+  using Many = OperandB<P>;
+  static constexpr bool direct = P::b_direct;
+  static __host__ __device__ Index few(const P& p) { return p.rows(); }
+  static __host__ __device__ Index many(const P& p) { return p.cols(); }
+  static __device__ __forceinline__ const scalar* from(const P& p, const typename Many::Line& line, Index k) { return p.b_from(line, k); }
+  static __device__ __forceinline__ int64_t place(const P& p, Index few, Index many) { return static_cast<int64_t>(few) * p.cols() + many; }
+};
+template <class P>
+struct FewCols {
+  using Few = OperandB<P>;
+  using Many = OperandA<P>;
+  static constexpr bool direct = P::a_direct;
+  static __host__ __device__ Index few(const P& p) { return p.cols(); }
+  static __host__ __device__ Index many(const P& p) { return p.rows(); }
+  static __device__ __forceinline__ const scalar* from(const P& p, const typename Many::Line& line, Index k) { return p.a_from(line, k); }
+  static __device__ __forceinline__ int64_t place(const P& p, Index few, Index many) { return static_cast<int64_t>(many) * p.cols() + few; }
+};
+
+// How the work is dealt out: blockIdx.x counts batches, blocks and passes (the latter side by side), blockIdx.y splits.
+struct FewShape {
+  int lines;      // few ones at a time: 2, 8 or 16
+  int passes;     // over the few lines
+  int splits;     // of the depth
+  int share;      // a split's depth: whole steps, and one after another as many as are staged at once
+  int blocks;     // that share the many lines
+};
+
+// How much of the few lines' depth is in shared memory (64 KB at most) at once.
+__host__ __device__ constexpr int few_deepest(int lines, bool along_k) { return along_k && lines == 2 ? 4096 : 1024; }
+
+// Blocks on a processor: as many as leave each thread its sums and the loads under way.
+__host__ __device__ constexpr int few_resident(int lines) {
+  return sizeof(scalar) == 8 ? (lines == 2 ? 2 : 1) : lines == 2 ? (sizeof(scalar) == 4 ? 4 : 3) : 2;
+}
+
+template <int LINES, bool ALONG_K>
+constexpr int few_shared_bytes() {
+  constexpr int lines = LINES * few_deepest(LINES, ALONG_K), sums = ALONG_K ? 0 : 2 * FEW_WARPS * FEW_STEP;
+  return larger(lines, sums) * static_cast<int>(sizeof(accum));
+}
+
+// 16 bytes as numbers.
+__device__ __forceinline__ void few_unpack(const uint4& from, accum (&to)[FEW_VECTOR]) {
+#pragma unroll
+  for (int i = 0; i < FEW_VECTOR; ++i) to[i] = to_accum(reinterpret_cast<const scalar*>(&from)[i]);
+}
+
+// N numbers from shared memory and to it, as many at once as may be.
+template <int N>
+__device__ __forceinline__ void few_read(const accum* from, accum (&to)[N]) {
+  if constexpr (N % FEW_CHUNK == 0) {
+#pragma unroll
+    for (int i = 0; i < N; i += FEW_CHUNK) {
+      const uint4 v = *reinterpret_cast<const uint4*>(from + i);
+#pragma unroll
+      for (int j = 0; j < FEW_CHUNK; ++j) to[i + j] = reinterpret_cast<const accum*>(&v)[j];
+    }
+  } else {
+    static_assert(N == 2 && sizeof(accum) == 4, "two floats");
+    const float2 v = *reinterpret_cast<const float2*>(from);
+    to[0] = v.x, to[1] = v.y;
+  }
+}
+
+template <int N>
+__device__ __forceinline__ void few_write(accum* to, const accum (&from)[N]) {
+  if constexpr (N % FEW_CHUNK == 0) {
+#pragma unroll
+    for (int i = 0; i < N; i += FEW_CHUNK) {
+      uint4 v;
+#pragma unroll
+      for (int j = 0; j < FEW_CHUNK; ++j) reinterpret_cast<accum*>(&v)[j] = from[i + j];
+      *reinterpret_cast<uint4*>(to + i) = v;
+    }
+  } else {
+    *reinterpret_cast<float2*>(to) = make_float2(from[0], from[1]);
+  }
+}
+
+__device__ __forceinline__ bool few_aligned(const scalar* at) { return reinterpret_cast<uintptr_t>(at) % 16 == 0; }
+
+// The few lines' numbers from k = begin on, for put(k, numbers); zeros past the last line, and past `length` to a whole step.
+// Whole batches of loads are under way at once: nothing else happens meanwhile.
+template <class Side, int LINES, class Put, class P>
+__device__ __forceinline__ void few_stage(const P& p, Index z, Index first, Index begin, int length, Put put) {
+  constexpr int AHEAD = LINES == 2 ? 8 : 2;
+  const int padded = (length + FEW_STEP - 1) / FEW_STEP * FEW_STEP;
+  const Index left = Side::few(p) - first;
+  typename Side::Few::Line lines[LINES];
+#pragma unroll
+  for (int r = 0; r < LINES; ++r) lines[r] = Side::Few::line(p, z, r < left ? first + r : first);
+  __syncthreads();  // nobody needs what was there
+#pragma unroll AHEAD
+  for (int k = static_cast<int>(threadIdx.x); k < padded; k += FEW_THREADS) {
+    accum numbers[LINES];
+#pragma unroll
+    for (int r = 0; r < LINES; ++r) numbers[r] = r < left && k < length ? Side::Few::at(p, lines[r], begin + k) : accum(0);
+    put(k, numbers);
+  }
+  __syncthreads();
+}
+
+// ---- neighbours along k
+
+// Sums of COUNT numbers each over a warp's lanes: lane l gets that of x[l / (32 / COUNT)]. As scattered_sum(), for more
+// numbers than the compiler would unroll by itself.
+template <int COUNT, int STEP, int N>
+__device__ __forceinline__ void few_lanes_sums(accum (&x)[N]) {
+  if constexpr (STEP > 0) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    if constexpr (COUNT > 1) {
+#pragma unroll
+      for (int i = 0; i < COUNT / 2; ++i) {
+        const accum mine = lane & STEP ? x[i + COUNT / 2] : x[i], other = lane & STEP ? x[i] : x[i + COUNT / 2];
+        x[i] = mine + __shfl_xor_sync(0xffffffffu, other, STEP);
+      }
+    } else {
+      x[0] += __shfl_xor_sync(0xffffffffu, x[0], STEP);
+    }
+    few_lanes_sums<(COUNT > 1 ? COUNT / 2 : 1), STEP / 2>(x);
+  }
+}
+
+// Where number k of a line lies: what a lane reads at once is side by side, and so are neighbouring lanes.
+__device__ __forceinline__ int few_along_place(int k) {
+  const int within = k % FEW_STEP;
+  return k - within + (within % FEW_VECTOR / FEW_CHUNK * 32 + within / FEW_VECTOR) * FEW_CHUNK + within % FEW_CHUNK;
+}
+
+// DIRECT: all lines lie on 16 bytes, and two steps' loads are under way at once; else single elements, 32 neighbours a time.
+template <bool DIRECT, class Side, int LINES, class P>
+__device__ __forceinline__ void few_along_sums(const P& p, const typename Side::Many::Line (&lines)[FEW_LANE_LINES], Index begin,
+                                               int length, const accum* few, accum (&sums)[LINES * FEW_LANE_LINES]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  constexpr int L = FEW_LANE_LINES, V = FEW_VECTOR, STEPS = DIRECT || V < 8 ? 2 : 1;
+  constexpr int PIECES = DIRECT ? V / FEW_CHUNK : V;
+  constexpr int EACH = DIRECT ? FEW_CHUNK : 1;  // numbers of a few line's that are read at once
+#pragma unroll 1
+  for (int k0 = 0; k0 < length; k0 += STEPS * FEW_STEP) {
+    uint4 raw[STEPS][L];
+    accum single[STEPS][L][V];
+#pragma unroll
+    for (int s = 0; s < STEPS; ++s)
+#pragma unroll
+      for (int l = 0; l < L; ++l) {
+        const int k = k0 + s * FEW_STEP;
+        if constexpr (DIRECT) {
+          raw[s][l] = make_uint4(0, 0, 0, 0);
+          if (k + lane * V < length) raw[s][l] = __ldg(reinterpret_cast<const uint4*>(Side::from(p, lines[l], begin + k + lane * V)));
+        } else {
+#pragma unroll
+          for (int i = 0; i < V; ++i) {
+            const int at = k + i * 32 + lane;
+            single[s][l][i] = at < length ? Side::Many::at(p, lines[l], begin + at) : accum(0);
+          }
+        }
+      }
+#pragma unroll
+    for (int s = 0; s < STEPS; ++s) {
+      const int k = k0 + s * FEW_STEP;
+      if (k >= length) break;  // nothing was staged there
+      if constexpr (DIRECT) {
+#pragma unroll
+        for (int l = 0; l < L; ++l) few_unpack(raw[s][l], single[s][l]);
+      }
+#pragma unroll
+      for (int i = 0; i < PIECES; ++i)
+#pragma unroll
+        for (int r = 0; r < LINES; ++r) {
+          const accum* const at = few + r * few_deepest(LINES, true) + (DIRECT ? k + (i * 32 + lane) * EACH : few_along_place(k + i * 32 + lane));
+          accum x[EACH];
+          if constexpr (DIRECT)
+            few_read(at, x);
+          else
+            x[0] = *at;
+#pragma unroll
+          for (int l = 0; l < L; ++l)
+#pragma unroll
+            for (int j = 0; j < EACH; ++j)
+              sums[r * L + l] = fma(x[j], single[s][l][i * EACH + j], sums[r * L + l]);
+        }
+    }
+  }
+}
+
+template <class Side, int LINES, class P>
+__device__ __forceinline__ void few_along(const P& p, const FewShape& shape, Index z, Index first, int block, Index begin,
+                                          int length, accum* few, accum* parts) {
+  constexpr int L = FEW_LANE_LINES, AT_ONCE = LINES * L < 32 ? LINES * L : 32, DEEPEST = few_deepest(LINES, true);
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const Index many = Side::many(p), start = static_cast<Index>(block) * (FEW_WARPS * L);
+#pragma unroll 1
+  for (Index base = start; base < many; base += shape.blocks * (FEW_WARPS * L)) {
+    const Index line = base + warp * L;
+    typename Side::Many::Line lines[L];
+#pragma unroll
+    for (int l = 0; l < L; ++l) lines[l] = Side::Many::line(p, z, line + l < many ? line + l : many - 1);
+    accum sums[LINES * L];
+#pragma unroll
+    for (int i = 0; i < LINES * L; ++i) sums[i] = 0;
+#pragma unroll 1
+    for (int done = 0; done < length; done += DEEPEST) {
+      const int now = length - done < DEEPEST ? length - done : DEEPEST;
+      const Index from = begin + done;
+      if (base == start || length > DEEPEST)
+        few_stage<Side, LINES>(p, z, first, from, now, [few](int k, const accum (&numbers)[LINES]) {
+#pragma unroll
+          for (int r = 0; r < LINES; ++r) few[r * few_deepest(LINES, true) + few_along_place(k)] = numbers[r];
+        });
+      if (line >= many) continue;
+      bool direct = Side::direct && now % FEW_VECTOR == 0;
+      if constexpr (Side::direct) {
+#pragma unroll
+        for (int l = 0; l < L; ++l) direct = direct && few_aligned(Side::from(p, lines[l], from));
+        if (direct) few_along_sums<true, Side, LINES>(p, lines, from, now, few, sums);
+      }
+      if (!direct) few_along_sums<false, Side, LINES>(p, lines, from, now, few, sums);
+    }
+    if (line >= many) continue;
+#pragma unroll
+    for (int i = 0; i < LINES * L; i += AT_ONCE) {
+      accum some[AT_ONCE];
+#pragma unroll
+      for (int j = 0; j < AT_ONCE; ++j) some[j] = sums[i + j];
+      few_lanes_sums<AT_ONCE, 16>(some);
+      const int mine = i + lane / (32 / AT_ONCE);
+      const Index r = first + mine / L;
+      if (lane % (32 / AT_ONCE) == 0 && r < Side::few(p) && line + mine % L < many)
+        parts[Side::place(p, r, line + mine % L)] = some[0];
+    }
+  }
+}
+
+// ---- neighbours are lines
+
+// A lane's lines: neighbours where it loads 16 bytes of them at once, else every 32nd.
+template <bool DIRECT>
+__device__ __forceinline__ int few_lane_line(int j) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  return DIRECT ? lane * FEW_VECTOR + j : j * 32 + lane;
+}
+
+template <bool DIRECT, class Side, int LINES, class P>
+__device__ __forceinline__ void few_across_sums(const P& p, Index z, Index tile, Index begin, int length, const accum* few,
+                                                accum (&sums)[LINES][FEW_VECTOR]) {
+  constexpr int V = FEW_VECTOR, STEPS = DIRECT || V < 4 ? 8 : 16 / V;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const Index last = Side::many(p) - 1;
+  typename Side::Many::Line lines[DIRECT ? 1 : V];
+#pragma unroll
+  for (int j = 0; j < (DIRECT ? 1 : V); ++j) {
+    const Index line = tile + few_lane_line<DIRECT>(j);
+    lines[j] = Side::Many::line(p, z, last - tile < few_lane_line<DIRECT>(j) ? last : line);
+  }
+#pragma unroll 1
+  for (int k0 = warp; k0 < length; k0 += STEPS * FEW_WARPS) {
+    uint4 raw[STEPS];
+    accum single[STEPS][V];
+#pragma unroll
+    for (int s = 0; s < STEPS; ++s) {
+      const int k = k0 + s * FEW_WARPS;
+      if constexpr (DIRECT) {
+        raw[s] = make_uint4(0, 0, 0, 0);
+        if (k < length) raw[s] = __ldg(reinterpret_cast<const uint4*>(Side::from(p, lines[0], begin + k)));
+      } else {
+#pragma unroll
+        for (int j = 0; j < V; ++j) single[s][j] = k < length ? Side::Many::at(p, lines[j], begin + k) : accum(0);
+      }
+    }
+#pragma unroll
+    for (int s = 0; s < STEPS; ++s) {
+      const int k = k0 + s * FEW_WARPS;
+      if (k >= length) break;
+      if constexpr (DIRECT) few_unpack(raw[s], single[s]);
+      accum x[LINES];
+      few_read(few + k * LINES, x);
+#pragma unroll
+      for (int r = 0; r < LINES; ++r)
+#pragma unroll
+        for (int j = 0; j < V; ++j) sums[r][j] = fma(x[r], single[s][j], sums[r][j]);
+    }
+  }
+}
+
+template <class Side, int LINES, class P>
+__device__ __forceinline__ void few_across(const P& p, Index z, Index first, int block, Index begin, int length,
+                                           accum* shared, accum* parts) {
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const Index tile = static_cast<Index>(block) * FEW_STEP, left = Side::many(p) - tile;
+  constexpr int DEEPEST = few_deepest(LINES, false);
+  accum sums[LINES][FEW_VECTOR];
+#pragma unroll
+  for (int r = 0; r < LINES; ++r)
+#pragma unroll
+    for (int j = 0; j < FEW_VECTOR; ++j) sums[r][j] = 0;
+  bool direct = Side::direct && left >= FEW_STEP;
+  if constexpr (Side::direct) {
+    const auto line = Side::Many::line(p, z, tile);
+    direct = direct && few_aligned(Side::from(p, line, begin)) && (length == 1 || few_aligned(Side::from(p, line, begin + 1)));
+  }
+#pragma unroll 1
+  for (int done = 0; done < length; done += DEEPEST) {
+    const int now = length - done < DEEPEST ? length - done : DEEPEST;
+    const Index from = begin + done;
+    few_stage<Side, LINES>(p, z, first, from, now,
+                           [shared](int k, const accum (&numbers)[LINES]) { few_write(shared + k * LINES, numbers); });
+    if constexpr (Side::direct) {
+      if (direct) few_across_sums<true, Side, LINES>(p, z, tile, from, now, shared, sums);
+    }
+    if (!direct) few_across_sums<false, Side, LINES>(p, z, tile, from, now, shared, sums);
+  }
+  __syncthreads();
+#pragma unroll
+  for (int r = 0; r < LINES; ++r) {
+    // Two buffers: who writes the next sums has passed the barrier behind the last sums' reading.
+    accum* const meet = shared + r % 2 * FEW_WARPS * FEW_STEP;
+#pragma unroll
+    for (int j = 0; j < FEW_VECTOR; ++j)
+      meet[warp * FEW_STEP + (direct ? few_lane_line<true>(j) : few_lane_line<false>(j))] = sums[r][j];
+    __syncthreads();
+    if (first + r >= Side::few(p)) break;  // the same for the whole block
+    for (int c = static_cast<int>(threadIdx.x); c < FEW_STEP && c < left; c += FEW_THREADS) {
+      accum sum = 0;
+#pragma unroll
+      for (int w = 0; w < FEW_WARPS; ++w) sum += meet[w * FEW_STEP + c];
+      parts[Side::place(p, first + r, tile + c)] = sum;
+    }
+  }
+}
+
+// ---- kernels
+
+template <class Side, int LINES, class P>
+__global__ void __launch_bounds__(FEW_THREADS, few_resident(LINES))
+    contract_few_kernel(const __grid_constant__ P p, const __grid_constant__ FewShape shape, accum* parts) {
+  extern __shared__ __align__(16) unsigned char few_shared[];
+  const int of_all = static_cast<int>(blockIdx.x) / shape.passes, block = of_all % shape.blocks;
+  const Index z = of_all / shape.blocks, first = static_cast<Index>(blockIdx.x % shape.passes * LINES);
+  const Index begin = static_cast<Index>(blockIdx.y) * shape.share, left = p.depth() - begin;
+  const int length = left < shape.share ? static_cast<int>(left) : shape.share;
+  accum* const to = parts + (static_cast<int64_t>(blockIdx.y) * p.batches() + z) * p.rows() * p.cols();
+  accum* const few = reinterpret_cast<accum*>(few_shared);
+  if constexpr (Side::Many::along_k)
+    few_along<Side, LINES>(p, shape, z, first, block, begin, length, few, to);
+  else
+    few_across<Side, LINES>(p, z, first, block, begin, length, few, to);
+}
+
+// A thread for each element; where there are statistics, a warp for each row and tile of BN columns. `planned`: splits that
+// the rest of the plan expects; all but one are zero.
+enum : int { FEW_FINISH_THREADS = 64 };
+template <int BN, class P>
+__global__ void __launch_bounds__(FEW_FINISH_THREADS)
+    contract_few_finish_kernel(const __grid_constant__ P p, const accum* parts, int splits, int planned) {
+  const int64_t rows = static_cast<int64_t>(p.batches()) * p.rows(), each = rows * p.cols();
+  if constexpr (P::statistics) {  // and so nothing is planned
+    const int64_t tiles = (static_cast<int64_t>(p.cols()) + BN - 1) / BN;
+    const int64_t at = static_cast<int64_t>(blockIdx.x) * (FEW_FINISH_THREADS / 32) + threadIdx.x / 32, row = at / tiles;
+    if (row >= rows) return;
+    const PlainColumns<BN> columns(p, static_cast<Index>(at % tiles));
+    accum values[1][PlainColumns<BN>::EACH];
+#pragma unroll
+    for (int j = 0; j < PlainColumns<BN>::EACH; ++j) values[0][j] = 0;
+#pragma unroll 4
+    for (int s = 0; s < splits; ++s)
+#pragma unroll
+      for (int j = 0; j < PlainColumns<BN>::EACH; ++j)
+        if (columns.valid(0, j)) values[0][j] += parts[s * each + row * p.cols() + columns.column(0, j)];
+    const Index m = static_cast<Index>(row % p.rows());
+    finish_values(p, static_cast<Index>(row / p.rows()), m, m + 1, columns, 0, values);
+  } else {
+    const int64_t at = static_cast<int64_t>(blockIdx.x) * FEW_FINISH_THREADS + threadIdx.x, row = at / p.cols();
+    if (at >= each) return;
+    accum value = 0;
+#pragma unroll 8
+    for (int s = 0; s < splits; ++s) value += parts[s * each + at];
+    const Index z = static_cast<Index>(row / p.rows()), m = static_cast<Index>(row % p.rows()), n = static_cast<Index>(at % p.cols());
+    p.finish(z, m, n, 0, value, true);
+    for (int s = 1; s < planned; ++s) p.finish(z, m, n, s, accum(0), true);
+  }
+}
+
+#ifndef __CUDACC_RTC__
+template <template <class> class Side_, class P>
+FewShape few_shape(const P& p) {
+  using Side = Side_<P>;
+  constexpr bool along = Side::Many::along_k;
+  const int64_t few = Side::few(p), many = Side::many(p), depth = p.depth(), batches = p.batches();
+  const auto parts_of = [](int64_t n, int64_t of) { return (n + of - 1) / of; };
+  FewShape s{};
+  s.lines = few <= 2 ? 2 : few <= 8 ? 8 : FEW_ROWS;
+  s.passes = static_cast<int>(parts_of(few, s.lines));
+  int64_t blocks = parts_of(many, along ? FEW_WARPS * FEW_LANE_LINES : FEW_STEP);
+  const int deepest = few_deepest(s.lines, along);
+  int64_t splits = parts_of(depth, deepest);
+  const int64_t fill = parts_of(FEW_BLOCKS, blocks * batches * s.passes), fair = depth / FEW_SHARE;
+  int64_t more = fill < fair ? fill : fair;
+  if (more > FEW_SPLITS) more = FEW_SPLITS;
+  if (splits < more) splits = more;
+  const bool deep = splits > FEW_SPLITS;  // then several stages follow each other
+  if (deep) splits = FEW_SPLITS;
+  s.share = static_cast<int>(parts_of(parts_of(depth, splits), FEW_STEP) * FEW_STEP);
+  s.splits = static_cast<int>(parts_of(depth, s.share));
+  if (along && !deep) {  // a block walks over many lines rather than that others stage the few again
+    const int64_t enough = parts_of(FEW_BLOCKS, s.splits * batches * s.passes);
+    if (blocks > enough) blocks = enough;
+  }
+  s.blocks = static_cast<int>(blocks);
+  return s;
+}
+
+// Whether this way pays.
+template <template <class> class Side_, class P>
+bool few_pays(const P& p) {
+  using Side = Side_<P>;
+  const int64_t few = Side::few(p), many = Side::many(p), depth = p.depth(), batches = p.batches();
+  if (few < 1 || few > FEW_LINES || few > many || batches < 1 || depth < FEW_DEPTH) return false;
+  return many * depth >= (FEW_ELEMENTS + batches - 1) / batches;
+}
+
+// Of the splits' sums.
+template <template <class> class Side_, class P>
+int64_t few_bytes(const P& p) {
+  return few_shape<Side_>(p).splits * static_cast<int64_t>(p.batches()) * p.rows() * p.cols() * static_cast<int64_t>(sizeof(accum));
+}
+
+template <class Side, int LINES, class P>
+cudaError_t launch_few_sums(const P& p, const FewShape& s, accum* parts, cudaStream_t stream) {
+  constexpr int bytes = few_shared_bytes<LINES, Side::Many::along_k>();
+  const cudaError_t refused = allow_shared(contract_few_kernel<Side, LINES, P>, bytes);
+  if (refused != cudaSuccess) return refused;
+  const int64_t blocks = static_cast<int64_t>(s.blocks) * p.batches() * s.passes;
+  if (blocks > 0x7fffffff) return cudaErrorInvalidValue;
+  const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(s.splits));
+  contract_few_kernel<Side, LINES, P><<<grid, FEW_THREADS, bytes, stream>>>(p, s, parts);
+  return cudaGetLastError();
+}
+
+// `workspace` has few_bytes(). D is not empty and has a depth: ask few_pays() first. cudaErrorInvalidValue: too many blocks.
+template <template <class> class Side_, int BN, class P>
+cudaError_t launch_contract_few(const P& p, int planned, void* workspace, cudaStream_t stream) {
+  static_assert(!P::boxed, "columns are columns");
+  using Side = Side_<P>;
+  const FewShape s = few_shape<Side_>(p);
+  accum* const parts = static_cast<accum*>(workspace);
+  if (P::statistics && planned > 1) return cudaErrorInvalidValue;
+  const int64_t tiles = (static_cast<int64_t>(p.cols()) + BN - 1) / BN, rows = static_cast<int64_t>(p.batches()) * p.rows();
+  const int64_t threads = P::statistics ? rows * tiles * 32 : rows * p.cols();
+  const int64_t blocks = (threads + FEW_FINISH_THREADS - 1) / FEW_FINISH_THREADS;
+  if (blocks > 0x7fffffff) return cudaErrorInvalidValue;
+  cudaError_t error = cudaSuccess;
+  if (s.lines == 2)
+    error = launch_few_sums<Side, 2, P>(p, s, parts, stream);
+  else if (s.lines == 8)
+    error = launch_few_sums<Side, 8, P>(p, s, parts, stream);
+  else if constexpr (FEW_ROWS > 8)
+    error = launch_few_sums<Side, FEW_ROWS, P>(p, s, parts, stream);
+  if (error != cudaSuccess) return error;
+  contract_few_finish_kernel<BN, P><<<static_cast<unsigned>(blocks), FEW_FINISH_THREADS, 0, stream>>>(p, parts, s.splits, planned);
   return cudaGetLastError();
 }
 #endif
@@ -5481,28 +6780,148 @@ cudaError_t launch_contract_wgmma(const P& p, void* workspace, cudaStream_t stre
 }  // namespace crucible
 #endif  // CRUCIBLE_HOPPER
 
-// One thread an element: the functor computes and stores it.
+// Neighbours in memory, 16 bytes of the file's element type at a time.
 //
-// A functor M has `Index count() const` and `void operator()(Index i) const`. Reads and writes what the functor does;
-// neighbouring threads take neighbouring elements.
+// A walk goes over places `from` .. `to`. Where its tensors begin alike (all elements of one place at the same distance
+// from a multiple of a vector's length) it is a few single elements, then vectors, then a few single ones; else all are
+// single. A thread asks for IN_FLIGHT vectors before it waits for the first.
+//   CRUCIBLE_VECTORS     0: single elements only, for comparisons
+//   CRUCIBLE_IN_FLIGHT   how many vectors a thread asks for at once
+//   CRUCIBLE_STREAMING   1: what nothing reads again leaves the caches first
+
+#ifndef CRUCIBLE_VECTORS
+#define CRUCIBLE_VECTORS 1
+#endif
+#ifndef CRUCIBLE_IN_FLIGHT
+#define CRUCIBLE_IN_FLIGHT 2
+#endif
+#ifndef CRUCIBLE_STREAMING
+#define CRUCIBLE_STREAMING 1
+#endif
+
+namespace crucible {
+
+constexpr int VECTOR = 16 / sizeof(scalar), IN_FLIGHT = CRUCIBLE_IN_FLIGHT;
+
+template <int BYTES>
+struct WordOf { using type = uint4; };
+template <>
+struct WordOf<8> { using type = uint2; };
+template <>
+struct WordOf<4> { using type = unsigned; };
+template <>
+struct WordOf<2> { using type = unsigned short; };
+
+// So many elements of any type: 16 bytes, or several times that, or less.
+template <class T>
+struct Vector {
+  using Word = typename WordOf<VECTOR * sizeof(T)>::type;
+  static constexpr int WORDS = VECTOR * sizeof(T) / sizeof(Word);
+  T elements[VECTOR];
+  __device__ __forceinline__ const T& operator[](int u) const { return elements[u]; }
+  __device__ __forceinline__ T& operator[](int u) { return elements[u]; }
+};
+
+// Of a tensor that this kernel only reads; `LAST`: and that nothing reads after it.
+template <bool LAST = false, class T>
+__device__ __forceinline__ Vector<T> read_vector(const T* at) {
+  using V = Vector<T>;
+  const auto* const from = reinterpret_cast<const typename V::Word*>(at);
+  typename V::Word words[V::WORDS];
+#pragma unroll
+  for (int i = 0; i < V::WORDS; ++i) words[i] = LAST && CRUCIBLE_STREAMING ? __ldcs(from + i) : __ldg(from + i);
+  V v;
+  memcpy(&v, words, sizeof(V));
+  return v;
+}
+
+template <bool LAST = false, class T>
+__device__ __forceinline__ void write_vector(T* at, const Vector<T>& v) {
+  using V = Vector<T>;
+  auto* const to = reinterpret_cast<typename V::Word*>(at);
+  typename V::Word words[V::WORDS];
+  memcpy(words, &v, sizeof(V));
+#pragma unroll
+  for (int i = 0; i < V::WORDS; ++i) {
+    if constexpr (LAST && CRUCIBLE_STREAMING) {
+      __stcs(to + i, words[i]);
+    } else {
+      to[i] = words[i];
+    }
+  }
+}
+
+// How far elements lie from where a vector may begin: the same for all, or -1.
+template <class T>
+__host__ __device__ __forceinline__ int alike(const T* at) {
+  return static_cast<int>(reinterpret_cast<uintptr_t>(at) / sizeof(T) % VECTOR);
+}
+template <class T, class... Others>
+__host__ __device__ __forceinline__ int alike(const T* at, const Others*... others) {
+  const int one = alike(at), other = alike(others...);
+  return one == other ? one : -1;
+}
+
+// The places of a walk as vectors and single elements.
+struct Stretch {
+  Index from, to, begin, vectors;
+  __host__ __device__ __forceinline__ Index singles() const { return to - from - vectors * VECTOR; }
+  __host__ __device__ __forceinline__ Index single(int64_t k) const {
+    const Index place = from + static_cast<Index>(k);
+    return place < begin ? place : place + vectors * VECTOR;
+  }
+};
+
+// `distance`: of the element at place 0 from where a vector may begin, or less than 0 where there are none.
+__host__ __device__ __forceinline__ Stretch stretch(int64_t first, int64_t last, int distance) {
+  const Index from = static_cast<Index>(first), to = static_cast<Index>(last), wanted = -(from + distance) & (VECTOR - 1);
+  if (!CRUCIBLE_VECTORS || distance < 0 || wanted >= to - from) return {from, to, to, 0};
+  return {from, to, from + wanted, (to - from - wanted) / VECTOR};
+}
+
+}  // namespace crucible
+
+// A thread an element, or several that lie together: the functor computes and stores them.
+//
+// A functor M has `Index count() const` and either `void operator()(Index i) const`, or, where M::in_vectors,
+//   Stretch places() const;  void walk(const MapThreads& threads, const Stretch& places) const;
+// Reads and writes what the functor does; neighbouring threads take neighbouring elements, or vectors, and a block takes
+// IN_FLIGHT vectors a thread side by side.
 
 namespace crucible {
 
 constexpr int MAP_THREADS = 256;
 
+struct MapThreads {
+  __device__ __forceinline__ int64_t first() const { return static_cast<int64_t>(blockIdx.x) * MAP_THREADS + threadIdx.x; }
+  __device__ __forceinline__ int64_t step() const { return static_cast<int64_t>(gridDim.x) * MAP_THREADS; }
+  __device__ __forceinline__ Index vector() const {
+    return static_cast<Index>(blockIdx.x) * IN_FLIGHT * MAP_THREADS + static_cast<Index>(threadIdx.x);
+  }
+  __device__ __forceinline__ Index turn() const { return static_cast<Index>(gridDim.x) * IN_FLIGHT * MAP_THREADS; }
+};
+
 template <class M>
 __global__ void __launch_bounds__(MAP_THREADS) map_kernel(const M m) {
-  const int64_t count = m.count(), step = static_cast<int64_t>(gridDim.x) * MAP_THREADS;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * MAP_THREADS + threadIdx.x; i < count; i += step) {
-    m(static_cast<Index>(i));
+  const MapThreads threads;
+  if constexpr (M::in_vectors) {
+    m.walk(threads, m.places());
+  } else {
+    const int64_t count = m.count();
+    for (int64_t i = threads.first(); i < count; i += threads.step()) m(static_cast<Index>(i));
   }
 }
 
 template <class M>
 cudaError_t launch_map(const M& m, cudaStream_t stream) {
-  const int64_t count = m.count();
-  if (count <= 0) return cudaSuccess;
-  const int64_t blocks = (count + MAP_THREADS - 1) / MAP_THREADS, most = 1 << 20;
+  int64_t wanted = m.count();
+  if (wanted <= 0) return cudaSuccess;
+  if constexpr (M::in_vectors) {
+    const Stretch places = m.places();
+    const int64_t vectors = (places.vectors + IN_FLIGHT - 1) / IN_FLIGHT, singles = places.singles();
+    wanted = vectors > singles ? vectors : singles;
+  }
+  const int64_t blocks = (wanted + MAP_THREADS - 1) / MAP_THREADS, most = 1 << 20;
   map_kernel<<<static_cast<unsigned>(blocks < most ? blocks : most), MAP_THREADS, 0, stream>>>(m);
   return cudaGetLastError();
 }
@@ -5524,16 +6943,26 @@ cudaError_t launch_map(const M& m, cudaStream_t stream) {
 // A sliced functor, where what is reduced is short (partial results) and what follows is long, has
 //   struct Found;  Found reduce(const L&, Index row) const;  int64_t length() const;  Index repeats() const;
 //   void walk(const L&, Index row, Index part, int64_t from, int64_t to, const Found&) const;
-// and takes two launches: the rows, then pieces of 16 elements a thread of each of a row's parts, in the order of memory.
+// and takes two launches: the rows, then pieces of SLICE_VECTORS vectors a thread of each of a row's parts.
 //
 // A split functor, for few long rows, has instead
 //   struct Acc;  void walk(const L&, Index row, int64_t from, int64_t to, Acc&) const;  int64_t length() const;
 //   void finish(const L&, Index row, const Acc&) const;
 // and takes two launches: every part of every row, then the rows. Nothing depends on timing.
+//   CRUCIBLE_SLICE_VECTORS   how many vectors a thread of a sliced walk has, all asked for before the first is used
+//   CRUCIBLE_LAST_FIRST      1: slices go from the last to the first, as the end of what was written just before is still
+//                            in the cache
+
+#ifndef CRUCIBLE_SLICE_VECTORS
+#define CRUCIBLE_SLICE_VECTORS 4
+#endif
+#ifndef CRUCIBLE_LAST_FIRST
+#define CRUCIBLE_LAST_FIRST 1
+#endif
 
 namespace crucible {
 
-constexpr int ROW_THREADS = 256;
+constexpr int ROW_THREADS = 256, SLICE_VECTORS = CRUCIBLE_SLICE_VECTORS, GRID_MOST = 65535;
 
 template <class Acc>
 __device__ __forceinline__ Acc from_lane(const Acc& a, int mask) {
@@ -5545,6 +6974,18 @@ __device__ __forceinline__ Acc from_lane(const Acc& a, int mask) {
   Acc b;
   memcpy(&b, words, sizeof(Acc));
   return b;
+}
+
+// What an earlier kernel left, whole.
+template <class T>
+__device__ __forceinline__ T read_words(const T* at) {
+  static_assert(sizeof(T) % 4 == 0 && alignof(T) % 4 == 0, "partial results are whole words");
+  uint32_t words[sizeof(T) / 4];
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(T) / 4); ++i) words[i] = __ldg(reinterpret_cast<const uint32_t*>(at) + i);
+  T value;
+  memcpy(&value, words, sizeof(T));
+  return value;
 }
 
 template <int N>
@@ -5592,6 +7033,13 @@ __device__ __forceinline__ int64_t row_of_thread() {
   return (static_cast<int64_t>(blockIdx.x) * ROW_THREADS + threadIdx.x) / N;
 }
 
+// The length of a part, where a row is cut into so many: whole vectors, and lines of memory.
+__host__ __device__ inline int64_t row_share(int64_t length, int parts) {
+  constexpr int LINE = 128 / sizeof(scalar);
+  const int64_t share = (length + parts - 1) / parts;
+  return (share + LINE - 1) / LINE * LINE;
+}
+
 template <int N, class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_kernel(const R r) {
   const int64_t row = row_of_thread<N>();
@@ -5615,18 +7063,22 @@ __global__ void __launch_bounds__(ROW_THREADS) row_found_kernel(const R r, typen
   if (lanes.leads()) found[row] = mine;
 }
 
+// Slices are blockIdx.x, parts of rows the rest. No division, and all of `found` at once: each would be waited for before
+// elements are asked for.
 template <class R>
-__global__ void __launch_bounds__(ROW_THREADS) row_slices_kernel(const R r, const typename R::Found* found, int slices) {
-  const int64_t length = r.length(), share = (length + slices - 1) / slices;
-  const unsigned place = blockIdx.x / unsigned(slices), repeats = static_cast<unsigned>(r.repeats());
-  const int64_t from = share * (blockIdx.x % unsigned(slices)), to = from + share < length ? from + share : length;
-  const Index row = static_cast<Index>(place / repeats);
-  r.walk(Lanes<ROW_THREADS>(), row, static_cast<Index>(place % repeats), from, to, found[row]);
+__global__ void __launch_bounds__(ROW_THREADS) row_slices_kernel(const R r, const typename R::Found* found, Index share) {
+  const int64_t count = static_cast<int64_t>(r.rows()) * r.repeats(), after = blockIdx.z * int64_t(GRID_MOST) + blockIdx.y;
+  if (after >= count) return;
+  const Index place = static_cast<Index>(CRUCIBLE_LAST_FIRST ? count - 1 - after : after), row = place / r.repeats();
+  const Index length = static_cast<Index>(r.length());
+  const Index from = share * static_cast<Index>(CRUCIBLE_LAST_FIRST ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
+  const Index to = length - from < share ? length : from + share;
+  r.walk(Lanes<ROW_THREADS>(), row, place % r.repeats(), from, to, read_words(found + row));
 }
 
 template <int N, class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_parts_kernel(const R r, typename R::Acc* parts, int splits) {
-  const int64_t row = row_of_thread<N>(), length = r.length(), each = (length + splits - 1) / splits;
+  const int64_t row = row_of_thread<N>(), length = r.length(), each = row_share(length, splits);
   if (row >= r.rows()) return;
   const int64_t from = each * blockIdx.y, to = from + each < length ? from + each : length;
   typename R::Acc a;
@@ -5671,16 +7123,18 @@ cudaError_t launch_keeping_rows(const R& r, cudaStream_t stream) {
 // `found` has room for a Found for each row.
 template <int N, class R>
 cudaError_t launch_sliced_rows(const R& r, void* found, cudaStream_t stream) {
-  constexpr int SLICE = 16 * ROW_THREADS;
+  constexpr int SLICE = SLICE_VECTORS * VECTOR * ROW_THREADS;
   const int64_t rows = r.rows(), length = r.length(), slices = (length + SLICE - 1) / SLICE;
   if (rows <= 0) return cudaSuccess;
   auto* const results = static_cast<typename R::Found*>(found);
   row_found_kernel<N><<<row_blocks(rows, N), ROW_THREADS, 0, stream>>>(r, results);
   const cudaError_t error = cudaGetLastError();
   if (error != cudaSuccess) return error;
-  const int64_t blocks = rows * r.repeats() * slices;
-  if (blocks > 0x7fffffff) return cudaErrorInvalidValue;
-  if (blocks > 0) row_slices_kernel<<<static_cast<unsigned>(blocks), ROW_THREADS, 0, stream>>>(r, results, static_cast<int>(slices));
+  const int64_t places = rows * r.repeats();
+  if (places <= 0 || slices <= 0) return cudaSuccess;
+  const dim3 grid(static_cast<unsigned>(slices), static_cast<unsigned>(places < GRID_MOST ? places : GRID_MOST),
+                  static_cast<unsigned>((places + GRID_MOST - 1) / GRID_MOST));
+  row_slices_kernel<<<grid, ROW_THREADS, 0, stream>>>(r, results, static_cast<Index>(row_share(length, static_cast<int>(slices))));
   return cudaGetLastError();
 }
 
@@ -5868,12 +7322,40 @@ struct rows_2 {
   template <class L>
   __device__ __forceinline__ void operator()(const L& lanes, Index row) const {
     Acc0 a0;
-    const int64_t v1 = int64_t(row);
-    for (int64_t jj = lanes.first(); jj < s77; jj += lanes.step()) {
-      const Index j = static_cast<Index>(jj);
-      a0.r0.step(to_accum(read(p_d_output[row * s77 + j])));
-      const accum v2 = (read(p_min_1_1_kept[j]) == v1) ? read(p_sum_1_0_kept[j]) : accum(0);
-      a0.r1.step(v2);
+    const scalar* const at1 = &p_d_output[row * s77];
+    const int64_t* const at2 = &p_min_1_1_kept[0];
+    const accum* const at3 = &p_sum_1_0_kept[0];
+    const int64_t v8 = int64_t(row);
+    const Stretch run4 = stretch(0, s77, alike(at1, at2, at3));
+    for (Index k = lanes.first(); k < run4.vectors; k += lanes.step() * IN_FLIGHT) {
+      Vector<scalar> x5[IN_FLIGHT];
+      Vector<int64_t> x6[IN_FLIGHT];
+      Vector<accum> x7[IN_FLIGHT];
+      #pragma unroll
+      for (int d = 0; d < IN_FLIGHT; ++d) {
+        const Index kk = k + d * lanes.step();
+        if (kk < run4.vectors) {
+          const Index j = run4.begin + kk * VECTOR;
+          x5[d] = read_vector<true>(at1 + j);
+          x6[d] = read_vector(at2 + j);
+          x7[d] = read_vector(at3 + j);
+        }
+      }
+      #pragma unroll
+      for (int d = 0; d < IN_FLIGHT; ++d) {
+        const Index kk = k + d * lanes.step();
+        if (kk >= run4.vectors) break;
+        #pragma unroll
+        for (int u = 0; u < VECTOR; ++u) {
+          a0.r0.step(to_accum(x5[d][u]));
+          a0.r1.step(((x6[d][u] == v8) ? x7[d][u] : accum(0)));
+        }
+      }
+    }
+    for (int64_t k = lanes.first(); k < run4.singles(); k += lanes.step()) {
+      const Index j = run4.single(k);
+      a0.r0.step(to_accum(read(at1[j])));
+      a0.r1.step(((read(at2[j]) == v8) ? read(at3[j]) : accum(0)));
     }
     lanes.join(a0);
     const accum sum_2_0 = a0.r0.total();
@@ -5996,18 +7478,78 @@ struct map_1 {
   scalar* __restrict__ p_view_8;
   Index s77;
 
+  static constexpr bool in_vectors = true;
   __host__ __device__ Index count() const { return s77 * 8192; }
-  __device__ __forceinline__ void operator()(Index i) const {
-    const Index q1 = i / 8192;
-    const Index e2 = i % 8192;
-    const accum v3 = (read(p_min_1_1_kept[q1]) == int64_t(e2)) ? read(p_sum_1_0_kept[q1]) : accum(0);
-    const Index q4 = e2 / 16;
-    const accum v5 = (v3 * to_accum(read(p_group_norm_weight[e2]))) - (read(p_mean_0_kept[q4 + q1 * 512]) / accum(16));
-    const accum v6 = to_accum(read(p_addmm_product_0_kept[i])) + to_accum(read(p_gemm_bias[e2]));
-    const accum v7 = (read(p_var_mean_m2[q4 + q1 * 512]) / accum(16)) + accum(1e-05);
-    const accum v8 = f_rsqrt(v7);
-    const accum v9 = ((v6 - read(p_var_mean_mean[q4 + q1 * 512])) * v8) * (read(p_mean_1_0_kept[q4 + q1 * 512]) / accum(16));
-    p_view_8[i] = to_scalar((v5 - v9) * v8);
+  __host__ __device__ Stretch places() const {
+    return stretch(0, count(), alike(&p_group_norm_weight[0], &p_addmm_product_0_kept[0], &p_gemm_bias[0], &p_view_8[0]) == 0 ? 0 : -1);
+  }
+  __device__ __forceinline__ void walk(const MapThreads& threads, const Stretch& run) const {
+    const scalar* const at1 = &p_addmm_product_0_kept[0];
+    scalar* const at2 = &p_view_8[0];
+    for (Index k = threads.vector(); k < run.vectors; k += threads.turn()) {
+      Vector<scalar> x3[IN_FLIGHT];
+      Vector<scalar> x5[IN_FLIGHT];
+      Vector<scalar> x6[IN_FLIGHT];
+      #pragma unroll
+      for (int d = 0; d < IN_FLIGHT; ++d) {
+        const Index kk = k + d * MAP_THREADS;
+        if (kk < run.vectors) {
+          const Index i = run.begin + kk * VECTOR;
+          const Index e4 = i % 8192;
+          x3[d] = read_vector(&p_group_norm_weight[e4]);
+          x5[d] = read_vector<true>(at1 + i);
+          x6[d] = read_vector(&p_gemm_bias[e4]);
+        }
+      }
+      #pragma unroll
+      for (int d = 0; d < IN_FLIGHT; ++d) {
+        const Index kk = k + d * MAP_THREADS;
+        if (kk >= run.vectors) break;
+        const Index i = run.begin + kk * VECTOR;
+        Vector<scalar> y7;
+        const Index q8 = i / 8192;
+        const int64_t v9 = read(p_min_1_1_kept[q8]);
+        const Index e10 = i % 8192;
+        const accum v11 = read(p_sum_1_0_kept[q8]);
+        const Index q13 = e10 / 16;
+        const accum v14 = read(p_mean_0_kept[q13 + q8 * 512]);
+        const accum v15 = v14 / accum(16);
+        const accum v16 = read(p_var_mean_mean[q13 + q8 * 512]);
+        const accum v17 = read(p_var_mean_m2[q13 + q8 * 512]);
+        const accum v18 = v17 / accum(16);
+        const accum v19 = v18 + accum(1e-05);
+        const accum v20 = f_rsqrt(v19);
+        const accum v21 = read(p_mean_1_0_kept[q13 + q8 * 512]);
+        const accum v22 = v21 / accum(16);
+        #pragma unroll
+        for (int u = 0; u < VECTOR; ++u) {
+          const accum v12 = ((v9 == int64_t(e10 + u)) ? v11 : accum(0)) * to_accum(x3[d][u]);
+          const accum v23 = (((to_accum(x5[d][u]) + to_accum(x6[d][u])) - v16) * v20) * v22;
+          y7[u] = to_scalar(((v12 - v15) - v23) * v20);
+        }
+        write_vector(at2 + i, y7);
+      }
+    }
+    for (int64_t k = threads.first(); k < run.singles(); k += threads.step()) {
+      const Index i = run.single(k);
+      const Index q24 = i / 8192;
+      const int64_t v25 = read(p_min_1_1_kept[q24]);
+      const Index e26 = i % 8192;
+      const accum v27 = read(p_sum_1_0_kept[q24]);
+      const accum v28 = ((v25 == int64_t(e26)) ? v27 : accum(0)) * to_accum(read(p_group_norm_weight[e26]));
+      const Index q29 = e26 / 16;
+      const accum v30 = read(p_mean_0_kept[q29 + q24 * 512]);
+      const accum v31 = v30 / accum(16);
+      const accum v32 = read(p_var_mean_mean[q29 + q24 * 512]);
+      const accum v33 = (to_accum(read(at1[i])) + to_accum(read(p_gemm_bias[e26]))) - v32;
+      const accum v34 = read(p_var_mean_m2[q29 + q24 * 512]);
+      const accum v35 = v34 / accum(16);
+      const accum v36 = v35 + accum(1e-05);
+      const accum v37 = f_rsqrt(v36);
+      const accum v38 = read(p_mean_1_0_kept[q29 + q24 * 512]);
+      const accum v39 = v38 / accum(16);
+      at2[i] = to_scalar(((v28 - v31) - ((v33 * v37) * v39)) * v37);
+    }
   }
 };
 
@@ -6037,12 +7579,20 @@ struct contract_1 {
   __device__ __forceinline__ accum a(const ARow& at, Index k) const {
     return to_accum(read(p_view_8[k + at.m29 * 8192]));
   }
+  static constexpr bool a_direct = true;  // an element of memory as it is
+  __device__ __forceinline__ const scalar* a_from(const ARow& at, Index k) const {
+    return &p_view_8[k + at.m29 * 8192];
+  }
   struct BCol { Index n30; };
   __device__ __forceinline__ BCol b_col(Index z, Index n) const {
     return {n};
   }
   __device__ __forceinline__ accum b(const BCol& at, Index k) const {
     return to_accum(read(p_gemm_weight[k * 8192 + at.n30]));
+  }
+  static constexpr bool b_direct = true;  // an element of memory as it is
+  __device__ __forceinline__ const scalar* b_from(const BCol& at, Index k) const {
+    return &p_gemm_weight[k * 8192 + at.n30];
   }
   __device__ __forceinline__ accum finish(Index z, Index m, Index n, int split, accum value,
                                           bool there) const {
@@ -6053,6 +7603,7 @@ struct contract_1 {
 
 void run_contract_1(uint64_t p_gemm_weight, uint64_t p_view_8, uint64_t p_mm_product, int64_t s77, uint64_t packed, uint64_t stream) {
   const contract_1 stage{reinterpret_cast<const scalar*>(p_gemm_weight), reinterpret_cast<const scalar*>(p_view_8), reinterpret_cast<scalar*>(p_mm_product), static_cast<Index>(s77)};
+  if (few_pays<FewRows>(stage)) return check(launch_contract_few<FewRows, 128>(stage, 1, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
   #if CRUCIBLE_HOPPER && CRUCIBLE_MATMUL == 2
   check(launch_contract_wgmma<WgmmaTile<128, Grade::Fp32>>(stage, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
   #elif CRUCIBLE_MATMUL == 1
@@ -6068,12 +7619,12 @@ void run_contract_1(uint64_t p_gemm_weight, uint64_t p_view_8, uint64_t p_mm_pro
 
 int64_t bytes_contract_1(int64_t s77) {
   const contract_1 stage{nullptr, nullptr, nullptr, static_cast<Index>(s77)};
+  if (few_pays<FewRows>(stage)) return few_bytes<FewRows>(stage);
   #if CRUCIBLE_HOPPER && CRUCIBLE_MATMUL == 2
   int64_t bytes = 0;
   wgmma_packing<WgmmaTile<128, Grade::Fp32>>(stage, nullptr, &bytes);
   return bytes;
   #else
-  static_cast<void>(stage);
   return 0;
   #endif
 }
@@ -6278,7 +7829,7 @@ def _compiled(part, dtype, wide, conv, matmul, hopper):
     bare = "no_implicit_headers" in inspect.signature(load_inline).parameters  # torch's headers cost half a minute
     options = {"no_implicit_headers": True} if bare else {}
     return load_inline(
-        name=f"crucible_00b659eca487_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}",
+        name=f"crucible_580b3a12d07d_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}",
         cpp_sources=binding, cuda_sources=source,
         extra_cflags=["-O1"], extra_cuda_cflags=["-O3", "-std=c++17", *flags], **options,
     )
