@@ -231,7 +231,7 @@ def test_values_are_offered(here):
 def test_values_that_are_offered_are_those_that_are_taken():
     from crucible.fuse import DTYPES
     from crucible.prove.options import Options
-    from crucible.race.contenders import BASELINES
+    from crucible.race.names import BASELINES
 
     assert completion.BASELINES("") == list(BASELINES) and sorted(completion.TYPES("")) == sorted(DTYPES)
     for dtype in completion.TYPE(""):

@@ -35,6 +35,8 @@ NOT_RUN = {
     "python -m pytest tests/gpu/": "needs a GPU",
     "python benchmarks/": "needs a GPU",
     "python tools/killed_sweep.py": "several sweeps: tests/sweep/test_killed.py has it",
+    "python tools/make_gallery.py --race": "needs a GPU",
+    "python tools/make_gallery.py --records": "takes what a machine with a GPU wrote",
     "make ": "would set up an environment and run these tests",
 }
 # On a page of its own folder, where its files are: test_the_tutorial runs those.

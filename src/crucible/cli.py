@@ -573,7 +573,7 @@ def report(
 
     \b
     Examples:
-      crucible prove model.py new.py --json proof.json && crucible report proof.json
+      crucible report proof.json                        of crucible prove model.py new.py --json proof.json
       crucible report race.json -o race.html
       crucible report problems_sweep -o sweep.html      writes sweep.html and sweep_pages/
 
