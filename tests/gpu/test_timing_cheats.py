@@ -16,7 +16,7 @@ import torch
 from rich.console import Console
 
 import timing_cheats
-from crucible.race.contenders import EAGER
+from crucible.race.names import EAGER
 from crucible.race.record import Race
 from crucible.race.run import race
 from crucible.report.race_table import show

@@ -7,7 +7,7 @@ import ast
 import pytest
 
 import timing_cheats
-from crucible.race.contenders import EAGER
+from crucible.race.names import EAGER
 from crucible.race.run import race
 
 # The others have forms of their own in test_whole_race.py.
