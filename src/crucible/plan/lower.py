@@ -277,8 +277,8 @@ class Lowering:
             before = [n for n in at.pop().all_input_nodes if isinstance(self.env[n], Tensor) and self.env[n].results]
             behind += before
             at += before
-        # Sizes are no elements.
-        if all(sum(isinstance(u.meta["val"], (torch.Tensor, tuple, list)) for u in n.users) == 1 for n in behind):
+        # Sizes are no elements; the graph's outputs have no value of their own.
+        if all(sum(not isinstance(u.meta.get("val"), (torch.SymInt, int)) for u in n.users) == 1 for n in behind):
             self.keep(source, "normalised when its moments are known")
 
     def buffer_name(self, stem: str) -> str:
