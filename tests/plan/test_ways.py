@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,7 @@ def test_sites_of_other_shapes_have_other_texts():
     sites = [
         WINDOW, GRADIENT, PRODUCT, DEEP, Site("mma", "conv", 64, 4096, 576, 8, other, (1, 1, 64, 64), 64),
         Site("mma", "conv", 64, 4096, 576, 8, SQUARE, (1, 1, 32, 128), 64), Site("mma", "matmul", 1024, 8192, 8192, 2),
+        replace(WINDOW, phases=4),
     ]  # fmt: skip
     assert len({s.text for s in sites}) == len(sites)
 

@@ -35,6 +35,7 @@ from crucible.graph.edit import (
     value,
 )
 from crucible.graph.joint import Joint
+from crucible.graph.reach import computed_from
 from crucible.graph.rewrites import pools
 from crucible.graph.rewrites.pool_monotone import MONOTONE
 from crucible.graph.verify import verify
@@ -135,7 +136,7 @@ def _chain(place: _Place) -> list[_Step]:
             break
         steps.append(step)
         node = step.x
-    while steps and not _needs(steps[-1].constant, node):
+    while steps and not computed_from(steps[-1].constant, [node]):
         node = steps.pop().call
     return steps
 
@@ -179,20 +180,6 @@ def _constant_in_windows(place: _Place, x: fx.Node, constant: fx.Node) -> bool:
     return all(type(sizes[a]) is int and sizes[a] == 1 for a in place.axes)
 
 
-def _needs(node: fx.Node | None, x: fx.Node) -> bool:
-    """Whether a node is computed from ``x``."""
-    seen: set[fx.Node] = set()
-    stack = [] if node is None else [node]
-    while stack:
-        current = stack.pop()
-        if current is x:
-            return True
-        if current not in seen:
-            seen.add(current)
-            stack.extend(current.all_input_nodes)
-    return False
-
-
 def _of_convolution(node: fx.Node) -> bool:
     """Whether a node is a convolution, or a pointwise function of one of its shape."""
     while not is_call(node, aten.convolution.default):
@@ -214,7 +201,7 @@ def _exchange(place: _Place, steps: list[_Step]) -> fx.Node:
     call, x = place.pool.call, steps[-1].x
     sign: fx.Node | None = None
     for step in steps:
-        if step.constant is not None and _needs(step.constant, x):
+        if step.constant is not None and computed_from(step.constant, [x]):
             base = _base(step.constant)
             if not is_call(base, operator.getitem):
                 base.meta["once"] = True  # the planner keeps it: else each element computes it again

@@ -19,6 +19,7 @@ from torch.utils._sympy.functions import Max
 
 from crucible.graph.capture import Graph
 from crucible.graph.origins import Origins
+from crucible.graph.reach import computed_from
 
 aten = torch.ops.aten
 
@@ -187,16 +188,7 @@ def _depends(node: Any, roots: set[fx.Node]) -> bool:
         return False
     if not node.meta["val"].is_floating_point():
         return False
-    seen: set[fx.Node] = set()
-    stack = [node]
-    while stack:
-        current = stack.pop()
-        if current in roots:
-            return True
-        if current not in seen:
-            seen.add(current)
-            stack.extend(current.all_input_nodes)
-    return False
+    return computed_from(node, roots)
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:

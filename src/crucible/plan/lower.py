@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from crucible.graph.joint import Joint
+from crucible.graph.reach import computed_from
 from crucible.plan import contractions, pointwise, windows
 from crucible.plan.index import ONE, ZERO, Int, Var, integer, nonnegative, of_atom, product
 from crucible.plan.program import (
@@ -269,7 +270,7 @@ class Lowering:
         if len(contracts) != 1 or len(source.results) != 1 or product(contracts[0].shape) != source.numel:
             return
         mine = next((n for n in node.all_input_nodes if self.env[n] is source), None)
-        if mine is None or not any(u is not node and node in _ancestors(u) for u in mine.users):
+        if mine is None or not any(u is not node and computed_from(u, [node]) for u in mine.users):
             return
         behind: list[fx.Node] = []
         at = [mine]
@@ -374,17 +375,6 @@ class Lowering:
         return Tensor(
             tensor.name, shape, tensor.dtype, element, tensor.cost, tensor.folds, None, tensor.results, tensor.nodes
         )
-
-
-def _ancestors(node: fx.Node) -> set[fx.Node]:
-    """Everything that a node is computed from."""
-    found: set[fx.Node] = set()
-    at = [node]
-    while at:
-        before = [n for n in at.pop().all_input_nodes if n not in found]
-        found.update(before)
-        at += before
-    return found
 
 
 def _made(operation: Operation) -> set[str]:

@@ -62,6 +62,8 @@ class Site:
         parts = {"kernel": f.kernel, "stride": f.stride, "dilation": f.dilation, "shift": f.shift, "of": self.extents}
         if prod(self.pool) > 1:
             parts["pool"] = self.pool
+        if self.phases > 1:
+            parts["phases"] = (self.phases,)
         listed = " ".join(f"{name} {_times(values)}" for name, values in parts.items())
         words = " flipped" * f.flipped + " direct" * self.direct + " gradient" * self.gradient
         return f"{sizes} channels {self.channels} samples {self.samples} {listed}{words}"

@@ -1,0 +1,21 @@
+"""What a node of a graph is computed from."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from torch import fx
+
+
+def computed_from(node: fx.Node | None, roots: Collection[fx.Node]) -> bool:
+    """Whether a node is one of the roots or, through any others, computed from one."""
+    seen: set[fx.Node] = set()
+    stack = [] if node is None else [node]
+    while stack:
+        current = stack.pop()
+        if current in roots:
+            return True
+        if current not in seen:
+            seen.add(current)
+            stack.extend(current.all_input_nodes)
+    return False
