@@ -1,7 +1,8 @@
 """Sweeps that are killed at random and go on: do they end with the table of an undisturbed one?
 
     python tools/killed_sweep.py problems --every 10            killed three times (SIGKILL), each time started again
-    python tools/killed_sweep.py problems --every 10 --nodes 3  on a Ray cluster of three nodes here, one of them killed
+    python tools/killed_sweep.py problems --every 10 --nodes 3  and on a Ray cluster of three nodes here, one killed
+    python tools/killed_sweep.py problems --kills 0 --nodes 3   on the cluster alone
 
 Exit code 0 if the tables are the same, 1 if not. What follows -- goes to every `crucible sweep`.
 """
@@ -28,8 +29,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="of Problems")
     parser.add_argument("--every", type=int, default=1, metavar="K", help="take every K-th file only")
-    parser.add_argument("--kills", type=int, default=3, help="of the whole sweep, at random moments")
-    parser.add_argument("--nodes", type=int, default=0, help="instead: nodes of a Ray cluster, one of which is killed")
+    parser.add_argument("--kills", type=int, default=3, help="of the whole sweep, at random moments; 0: no such sweep")
+    parser.add_argument("--nodes", type=int, default=0, help="then on a Ray cluster of so many nodes, one of which is killed")
     parser.add_argument("--seed", type=int, default=None, help="of the moments")
     given = sys.argv[1:]
     cut = given.index("--") if "--" in given else len(given)
@@ -48,19 +49,25 @@ def compare(asked: argparse.Namespace, options: list[str], seed: int, scratch: P
     seconds = time.monotonic() - began
     expected = table(scratch / "whole.json")
     say(f"undisturbed: {len(expected)} rows in {seconds:.0f} s, exit code {code}; moments drawn with seed {seed}")
+    same = True
+    if asked.kills:
+        again = killed(folder, scratch / "killed", options, asked.kills, chance, seconds)
+        same = agrees("killed", expected, code, table(scratch / "killed.json"), again)
     if asked.nodes:
-        again = on_ray(folder, scratch / "again", options, asked.nodes, chance, seconds)
-    else:
-        again = killed(folder, scratch / "again", options, asked.kills, chance, seconds)
-    found = table(scratch / "again.json")
+        again = on_ray(folder, scratch / "ray", options, asked.nodes, chance, seconds)
+        same = agrees("on Ray", expected, code, table(scratch / "ray.json"), again) and same
+    return 0 if same else 1
+
+
+def agrees(how: str, expected: list[dict[str, Any]], code: int, found: list[dict[str, Any]], again: int) -> bool:
     for row in found:
         say(f"  {row['title']}: {row['status']}" + (f", {row['reason'].splitlines()[0]}" if row["reason"] else ""))
     other = [(a, b) for a, b in zip(expected, found) if a != b]
     for a, b in other:
         say(f"differs: {a}\n     now: {b}")
     same = not other and len(expected) == len(found) and code == again
-    say(f"{'the same table' if same else 'ANOTHER TABLE'}: {len(found)} rows, exit code {again}")
-    return 0 if same else 1
+    say(f"{how}: {'the same table' if same else 'ANOTHER TABLE'}, {len(found)} rows, exit code {again}")
+    return same
 
 
 def killed(folder: Path, store: Path, options: list[str], kills: int, chance: random.Random, seconds: float) -> int:

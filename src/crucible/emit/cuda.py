@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from crucible.emit.engines import boxes, few_sides, launch, workspace
+from crucible.emit.engines import asks, boxes, few_sides, launch, workspace
 from crucible.emit.vectors import Dealing, Loops, begins, distance
 from crucible.emit.writer import TYPES, Block, Writer, indented, pointer
 from crucible.plan import reducers
@@ -724,7 +724,7 @@ def _contraction(stage: Contraction, buffers: Mapping[str, Buffer], comment: Ite
         templates.add("reduce.cuh")
     parts.need(stage.splits)
     extra = ["packed"] if boxed or stage.packed or few else []
-    memory = workspace(stage) if stage.packed or few else ""
+    memory = workspace(stage) if asks(stage) else ""
     made = _assemble(parts, stage.name, comment, body, launch(stage, STREAM), extra, templates, memory)
     made.columns = pair.instructions if pair is not None else {stage.tile.cols} if stage.packed else set()
     made.tf32 = {precise.columns} if precise is not None else set()

@@ -77,8 +77,16 @@ def few_sides(stage: Contraction) -> list[str]:
     return [side for side, few, many in sides if may(few, many)]
 
 
+def asks(stage: Contraction) -> bool:
+    """Whether the memory that a launcher wants depends on sizes or on the build."""
+    ready = isinstance(stage.tile, WindowTile) and stage.tile.pair is not None and stage.tile.pair.ready
+    return stage.packed or ready or bool(few_sides(stage))
+
+
 def workspace(stage: Contraction) -> str:
     """The text of a function's body: memory for sums of few lines, or for packed operands, as the build has it."""
+    if isinstance(stage.tile, WindowTile):
+        return _window_workspace(stage, stage.tile)
     few = [f"if (few_pays<{side}>(stage)) return few_bytes<{side}>(stage);" for side in few_sides(stage)]
     if not stage.packed:
         return "\n".join([*few, "return 0;"])
@@ -95,6 +103,26 @@ def workspace(stage: Contraction) -> str:
     ])  # fmt: skip
 
 
+def window_words(stage: Contraction, tile: WindowTile) -> int:
+    """Words of the weights in the order in which the kernel takes them."""
+    s = stage.contract.sliding
+    assert s is not None
+    rows, channels, groups = (v.extent.constant for v in (stage.contract.rows, s.channel, stage.contract.batch[-1]))
+    assert rows is not None and channels is not None and groups is not None
+    return tile.packed_words(rows, channels, s.form.taps, groups)
+
+
+def _window_workspace(stage: Contraction, tile: WindowTile) -> str:
+    assert tile.pair is not None
+    macro, lines = f"CRUCIBLE_{stage.contract.rule.upper()}", []
+    for number, (value, kind) in enumerate(((TF32, "Half"), (NATIVE, "Native"))):
+        lines.append(f"#{'elif' if number else 'if'} CRUCIBLE_HOPPER && {macro} == {value}")
+        lines.append(f"return ready_bytes<{tile.pair.text(kind)}>(stage);")
+    return "\n".join([
+        *lines, "#else", "static_cast<void>(stage);", f"return {4 * window_words(stage, tile)};", "#endif",
+    ])  # fmt: skip
+
+
 def launch(stage: Contraction, stream: str) -> str:
     """The text that launches a contraction with the engine the build asks for."""
     macro = f"CRUCIBLE_{stage.contract.rule.upper()}"
@@ -106,6 +134,7 @@ def launch(stage: Contraction, stream: str) -> str:
         "launch_window": "reinterpret_cast<unsigned*>(packed)",
         "launch_warpgroups": "reinterpret_cast<void*>(packed)",
         "launch_strips": "reinterpret_cast<void*>(packed)",
+        "launch_ready": "reinterpret_cast<void*>(packed)",
         "launch_split": "reinterpret_cast<void*>(packed)",
         "launch_contract_wgmma": "reinterpret_cast<void*>(packed)",
     }

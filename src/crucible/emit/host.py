@@ -12,11 +12,10 @@ from torch import fx
 from crucible.emit.cuda import Functor
 from crucible.graph.capture import Graph
 from crucible.graph.joint import Joint
-from crucible.plan.boxes import WindowTile
 from crucible.plan.index import Int
 from crucible.plan.program import Buffer
 from crucible.plan.schedule import Plan, read, written
-from crucible.plan.stages import Call, Contraction
+from crucible.plan.stages import Call
 from crucible.plan.symbols import python_text
 
 DTYPES = {"scalar": "dtype", "accum": "accum", "int64": "torch.int64", "int32": "torch.int32",
@@ -119,15 +118,6 @@ def times(count: Int, item: str) -> str:
     if count.constant is not None and item.isdigit():
         return str(count.constant * int(item))
     return f"{python(count) if len(count.terms) == 1 else f'({python(count)})'} * {item}"
-
-
-def packed_words(stage: Contraction, tile: WindowTile) -> int:
-    """Words of the weights in the order in which the kernel takes them."""
-    s = stage.contract.sliding
-    assert s is not None
-    rows, channels, groups = (v.extent.constant for v in (stage.contract.rows, s.channel, stage.contract.batch[-1]))
-    assert rows is not None and channels is not None and groups is not None
-    return tile.packed_words(rows, channels, s.form.taps, groups)
 
 
 def call_text(mode: Mode, stage: Call) -> list[str]:

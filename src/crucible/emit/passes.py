@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from crucible.emit.cuda import Functor
+from crucible.emit.engines import window_words
 from crucible.emit.host import (
     DTYPES,
     ITEMS,
@@ -20,7 +21,6 @@ from crucible.emit.host import (
     Mode,
     call_text,
     largest,
-    packed_words,
     python,
     shape_text,
     times,
@@ -113,7 +113,7 @@ class Pass:
             found[f"packed_{stage.name}"] = f"kernels.{self.label(stage)}_bytes({', '.join(f.sizes)})"
         elif "packed" in f.extra:
             assert isinstance(stage, Contraction) and isinstance(stage.tile, WindowTile)
-            found[f"packed_{stage.name}"] = str(4 * packed_words(stage, stage.tile))
+            found[f"packed_{stage.name}"] = str(4 * window_words(stage, stage.tile))
         return found
 
     @cached_property

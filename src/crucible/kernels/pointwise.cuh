@@ -105,7 +105,9 @@ __device__ __forceinline__ accum f_sigmoid(accum x) { return accum(1) / (accum(1
 
 __device__ __forceinline__ accum f_silu(accum x) { return x / (accum(1) + exp(-x)); }
 
-__device__ __forceinline__ accum f_sign(accum x) { return accum((x > 0) - (x < 0)); }
+__device__ __forceinline__ accum f_sign(accum x) {
+  return (x > 0 ? accum(1) : accum(0)) - (x < 0 ? accum(1) : accum(0));
+}
 
 __device__ __forceinline__ accum f_remainder(accum x, accum y) {
   const accum r = fmod(x, y);

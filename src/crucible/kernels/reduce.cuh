@@ -73,17 +73,34 @@ struct Moments {
   __device__ __forceinline__ accum get_count() const { return count; }
 };
 
-// Extremes: NaN wins, and of equals the first.
+// Extremes: NaN wins. Where floats have an instruction for that, zeros with a sign are the smaller ones.
+__device__ __forceinline__ accum larger(accum best, accum x) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800 && CRUCIBLE_SCALAR != 1
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(best) : "f"(best), "f"(x));
+  return best;
+#else
+  return x > best || x != x ? x : best;
+#endif
+}
+__device__ __forceinline__ accum smaller(accum best, accum x) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800 && CRUCIBLE_SCALAR != 1
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(best) : "f"(best), "f"(x));
+  return best;
+#else
+  return x < best || x != x ? x : best;
+#endif
+}
+
 struct Max {
   accum best = -INFINITY;
-  __device__ __forceinline__ void step(accum x) { best = x > best || x != x ? x : best; }
+  __device__ __forceinline__ void step(accum x) { best = larger(best, x); }
   __device__ __forceinline__ void join(const Max& b) { step(b.best); }
   __device__ __forceinline__ accum total() const { return best; }
 };
 
 struct Min {
   accum best = INFINITY;
-  __device__ __forceinline__ void step(accum x) { best = x < best || x != x ? x : best; }
+  __device__ __forceinline__ void step(accum x) { best = smaller(best, x); }
   __device__ __forceinline__ void join(const Min& b) { step(b.best); }
   __device__ __forceinline__ accum total() const { return best; }
 };

@@ -22,6 +22,7 @@ struct Warpgroups {
   static constexpr int JOIN = JOIN_, SLOTS = SLOTS_, CHUNKS = CHUNKS_, TURN = TURN_, LAND = LAND_;
   static constexpr int BM = PAIR_ROWS, PRODUCERS = 256, CONSUMERS = 256, threads = PRODUCERS + CONSUMERS;
   static constexpr bool PAIRED = JOIN >= 0, SAMPLES = JOIN == 4;
+  static constexpr int BOXES = PAIRED ? 2 : 1;                 // side by side
   static constexpr int UNIT = kind == Operands::Tf32 ? 4 : 8;  // channels in 16 bytes
   static constexpr int CHANNELS = 2 * UNIT;                    // of a chunk
 };
@@ -50,6 +51,12 @@ struct Packed {
     rows = reinterpret_cast<int*>(bytes + zeros<P>());
     half = bytes + zeros<P>() + tiles * PAIR_ROWS * 4;
     tf32 = half + tiles * taps * ((P::CHANNELS + 15) / 16) * TAP_BYTES;
+  }
+  // Bytes of all this.
+  template <class P>
+  static __host__ __device__ int64_t bytes(const P& p) {
+    const int64_t tiles = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS), taps = P::Kernel::product;
+    return zeros<P>() + tiles * (PAIR_ROWS * 4 + taps * ((P::CHANNELS + 15) / 16 + (P::CHANNELS + 7) / 8) * TAP_BYTES);
   }
   __device__ __forceinline__ int input() const;        // exponent of its scale
   __device__ __forceinline__ int split_input() const;  // and in kind Split

@@ -28,6 +28,7 @@ struct Split {
   static constexpr Operands kind = Operands::Split;
   static constexpr int JOIN = JOIN_, SLOTS = SLOTS_, PIECE = PIECE_, HELD = HELD_, LAND = LAND_, CHUNKS = 0, TURN = 1;
   static constexpr int BM = PAIR_ROWS, PRODUCERS = 128, CONSUMERS = 256, threads = PRODUCERS + CONSUMERS;
+  static constexpr int BOXES = 2;
   static constexpr bool PAIRED = true, SAMPLES = JOIN == 4;
   static constexpr int UNIT = 4, CHANNELS = 2 * UNIT;
   // Of a thread. Together what three warpgroups begin with: who asked for more would wait for ever.

@@ -28,7 +28,7 @@ namespace crucible {
 // A box, or two, and the halo. Places in the halo count residue by residue.
 template <class W, class P>
 struct Pair {
-  __host__ __device__ static constexpr int box(int d) { return P::Box::at(d) * (d == W::JOIN ? 2 : 1); }
+  __host__ __device__ static constexpr int box(int d) { return P::Box::at(d) * (d == W::JOIN ? W::BOXES : 1); }
   __host__ __device__ static constexpr int halo(int d) { return halo_extent<P>(d, box(d)); }
   // Of a residue; rows that are pooled in pairs begin with eight columns of their own.
   __host__ __device__ static constexpr int each(int d) {
@@ -36,17 +36,17 @@ struct Pair {
     return d == 3 && PoolOf<P>::pooled && PoolOf<P>::Window::at(3) == 2 ? (own + 7) / 8 * 8 : own;
   }
   using Halo = Dims<each(0), each(1), each(2), each(3)>;
-  static constexpr int RESIDUES = P::Stride::product, PLACES = RESIDUES * Halo::product * (W::SAMPLES ? 2 : 1);
+  static constexpr int RESIDUES = P::Stride::product, PLACES = RESIDUES * Halo::product * (W::SAMPLES ? W::BOXES : 1);
   __host__ __device__ static constexpr int reach(int d) {
     return (P::Kernel::at(d) - 1) * P::Dilation::at(d) / P::Stride::at(d);
   }
-  // Places from a box's first pixel to its last, and from the first box's to the second's.
+  // Places from a box's first pixel to its last, and from a box's to the next one's.
   static constexpr int SPAN = 1 + (P::Box::at(0) - 1) * Halo::pitch(0) + (P::Box::at(1) - 1) * Halo::pitch(1) +
                               (P::Box::at(2) - 1) * Halo::pitch(2) + (P::Box::at(3) - 1) * Halo::pitch(3);
-  static constexpr int SECOND = W::SAMPLES ? PLACES / 2 : W::PAIRED ? P::Box::at(W::JOIN) * Halo::pitch(W::JOIN) : 0;
+  static constexpr int SECOND = W::SAMPLES ? PLACES / W::BOXES : W::PAIRED ? P::Box::at(W::JOIN) * Halo::pitch(W::JOIN) : 0;
   static constexpr int N = (SPAN + 7) / 8 * 8, BN = (N + 31) / 32 * 32;
   static constexpr int FARTHEST = reach(0) * Halo::pitch(0) + reach(1) * Halo::pitch(1) + reach(2) * Halo::pitch(2) + reach(3) * Halo::pitch(3);
-  static constexpr int READ = (RESIDUES - 1) * Halo::product + SECOND + FARTHEST + N;  // one more than the last place read
+  static constexpr int READ = (RESIDUES - 1) * Halo::product + (W::BOXES - 1) * SECOND + FARTHEST + N;  // one more than the last place read
   static constexpr int ROOM = READ > PLACES ? READ : PLACES;
   static_assert(N <= 256, "the widest instruction");
 
@@ -77,12 +77,12 @@ struct Pair {
   static constexpr int SLOT_BYTES = (HALO_BYTES + 127) / 128 * 128 + STREAMED;
   static constexpr int KEPT_BYTES = W::CHUNKS * TAPS * TAP_BYTES;
   static constexpr bool FRAGMENTS = fragmentary<Halo, P>();
-  static constexpr int STAGE_PITCH = (BN + 23) / 32 * 32 + 8, STAGE_BYTES = FRAGMENTS ? 0 : 8 * 4 * STAGE_PITCH * 4;
+  static constexpr int STAGE_PITCH = (BN + 23) / 32 * 32 + 8, STAGE_BYTES = FRAGMENTS ? 0 : W::CONSUMERS / 32 * 4 * STAGE_PITCH * 4;
   static constexpr int shared_bytes = KEPT_BYTES + W::SLOTS * SLOT_BYTES + STAGE_BYTES + W::LAND * 1024 + (2 * W::SLOTS + 1) * 8 + 112;
 };
 
 #if CRUCIBLE_HAS_WGMMA
-// Tiles of a block: (pairs of) boxes of one sample after another, always with the same weights. Their places are counted
+// Tiles of a block: boxes, or several side by side, of one sample after another, always with the same weights. Their places are counted
 // in digits, the sample first, so that no step divides.
 template <class W, class P>
 struct PairTiles {
@@ -118,11 +118,11 @@ struct PairTiles {
   }
   static __device__ __forceinline__ Index samples(const P& p) {
     const Index all = p.batches() / p.groups();
-    return W::SAMPLES ? (all + 1) / 2 : all;
+    return W::SAMPLES ? (all + W::BOXES - 1) / W::BOXES : all;
   }
-  // Of the first or second box, and whether it exists.
+  // Of one of its boxes, and whether it exists.
   __device__ __forceinline__ Index batch(const P& p, int which) const {
-    return (W::SAMPLES ? at[0] * 2 + which : at[0]) * p.groups() + group;
+    return (W::SAMPLES ? at[0] * W::BOXES + which : at[0]) * p.groups() + group;
   }
   __device__ __forceinline__ bool exists(const P& p, int which) const { return !W::SAMPLES || batch(p, which) < p.batches(); }
   __device__ __forceinline__ Index first(int d) const { return at[d + 1] * H::box(d); }
@@ -418,7 +418,7 @@ __device__ __forceinline__ void finish_box(const P& p, Index z, Index first, Ind
 #endif
 
 #if CRUCIBLE_HAS_WGMMA
-// One warp's 16 rows of the first or second box of a tile, if there is such a box.
+// One warp's 16 rows of one of a tile's boxes, if there is such a box.
 template <class W, class P, int COUNT>
 __device__ __forceinline__ void finish_pair(const P& p, const PairTiles<W, P>& tiles, int which, const Exponents& exponents,
                                             const PairLanes<W, P>& lanes, float (&sums)[COUNT], float* stage) {
@@ -428,7 +428,7 @@ __device__ __forceinline__ void finish_pair(const P& p, const PairTiles<W, P>& t
 #pragma unroll
   for (int d = 0; d < 4; ++d) {
     const Index n = (p.extent(d) - 1) / P::Box::at(d) + 1;
-    const Index i = tiles.at[d + 1] * (d == W::JOIN ? 2 : 1) + (d == W::JOIN ? which : 0);
+    const Index i = tiles.at[d + 1] * (d == W::JOIN ? W::BOXES : 1) + (d == W::JOIN ? which : 0);
     there = there && i < n;
     box = box * n + i;
   }
@@ -442,6 +442,70 @@ __device__ __forceinline__ void finish_pair(const P& p, const PairTiles<W, P>& t
     finish_box<W, true>(p, z, first, box, place, lanes, sums, stage);
   else
     finish_box<W, false>(p, z, first, box, place, lanes, sums, stage);
+}
+
+// What the consumers do: products of one tile after another, and what becomes of them. `here` are weights that stay.
+template <class W, class P>
+__device__ __forceinline__ void multiply_pairs(const P& p, const Packed& packed, PairTiles<W, P>& tiles, const unsigned char* here,
+                                               unsigned char* ring, unsigned char* stages, unsigned full, unsigned empty, unsigned kept,
+                                               int warp) {
+  using H = Pair<W, P>;
+  constexpr int GROUPS = W::CONSUMERS / 128;
+  const int which = warp / 4, lane = static_cast<int>(threadIdx.x) % 32, next = which + 1 < GROUPS ? which + 1 : 0;
+  const int chunks = static_cast<int>((P::CHANNELS + W::CHANNELS - 1) / W::CHANNELS);
+  float sums[H::N / 2];
+  if (W::CHUNKS > 0) barrier_wait(kept, 0);
+  int slot = 0;
+  unsigned parity = 0;
+  if (H::TURNS && next == 0) turn_give(1);
+  float* const stage = reinterpret_cast<float*>(stages) + warp * 4 * H::STAGE_PITCH;
+  const PairLanes<W, P> lanes(p);
+  const Taps<P> taps(p, tiles.group);
+  const Exponents exponents(packed.rows + (tiles.group * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + tiles.tile_m) * PAIR_ROWS + warp % 4 * 16,
+                            W::kind == Operands::Half ? packed.input() : 0);
+  int number = 0;
+#pragma unroll 1
+  for (; tiles.left > 0; tiles.next(), ++number) {
+    if (!W::PAIRED && number % 2 != which) {
+      // The other warpgroup's box.
+      slot += chunks;
+      while (slot >= W::SLOTS) slot -= W::SLOTS, parity ^= 1;
+      continue;
+    }
+    int before = -1;
+#pragma unroll 1
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      if (H::TURNS && (W::PAIRED ? chunk % H::TURN == 0 : chunk == 0)) turn_wait(1 + which);
+      barrier_wait(full + slot * 8, parity);
+      const unsigned halo = shared_address(ring) + slot * H::SLOT_BYTES;
+      const uint64_t b = lines_at(halo + which * H::SECOND * 16, H::ROOM * 16);
+      const uint64_t a = lines_at(W::CHUNKS > 0 ? shared_address(here) + chunk * H::TAPS * TAP_BYTES
+                                                    : halo + (H::SLOT_BYTES - H::STREAMED), TAP_BYTES / 2);
+      wgmma_begin();
+#pragma unroll
+      for (int t = 0; t < H::TAPS; ++t)
+        if (taps.has(t))
+          Wgmma<H::N, W::kind>::multiply(sums, a + t * (TAP_BYTES / 16), b + H::tap(t), taps.first(t) ? chunk > 0 : 1);
+      wgmma_end();
+      const bool over = chunk + 1 == chunks || (W::PAIRED && W::TURN > 0 && (chunk + 1) % H::TURN == 0);
+      if (H::TURNS && over) turn_give(1 + next);
+      // A slot is free when its products are done: while the next ones run, or when the turn is over.
+      if (over)
+        wgmma_wait<0>();
+      else
+        wgmma_wait<1>();
+      if (lane == 0 && before >= 0) barrier_arrive(empty + before * 8);
+      if (lane == 0 && over) barrier_arrive(empty + slot * 8);
+      before = over ? -1 : slot;
+      if (++slot == W::SLOTS) slot = 0, parity ^= 1;
+    }
+    wgmma_wait<0>();
+    settle(sums);
+    if (taps.none()) clear(sums);
+
+    finish_pair<W>(p, tiles, which, exponents, lanes, sums, stage);
+  }
+  if (H::TURNS && which == (W::PAIRED ? 0 : number % 2)) turn_wait(1 + which);
 }
 #endif
 
@@ -536,60 +600,7 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
     if (W::kind == Operands::Half && bad && lane == 0) *packed.again = 1;
   } else {
     registers_up<176>();
-    const int which = warp / 4;
-    float sums[H::N / 2];
-    if (W::CHUNKS > 0) barrier_wait(kept, 0);
-    int slot = 0;
-    unsigned parity = 0;
-    if (H::TURNS && which == 1) turn_give(1);
-    float* const stage = reinterpret_cast<float*>(stages) + warp * 4 * H::STAGE_PITCH;
-    const PairLanes<W, P> lanes(p);
-    const Taps<P> taps(p, tiles.group);
-    const Exponents exponents(packed.rows + (tiles.group * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + tiles.tile_m) * PAIR_ROWS + warp % 4 * 16,
-                              W::kind == Operands::Half ? packed.input() : 0);
-    int number = 0;
-#pragma unroll 1
-    for (; tiles.left > 0; tiles.next(), ++number) {
-      if (!W::PAIRED && number % 2 != which) {
-        // The other warpgroup's box.
-        slot += chunks;
-        while (slot >= W::SLOTS) slot -= W::SLOTS, parity ^= 1;
-        continue;
-      }
-      int before = -1;
-#pragma unroll 1
-      for (int chunk = 0; chunk < chunks; ++chunk) {
-        if (H::TURNS && (W::PAIRED ? chunk % H::TURN == 0 : chunk == 0)) turn_wait(1 + which);
-        barrier_wait(full + slot * 8, parity);
-        const unsigned halo = shared_address(ring) + slot * H::SLOT_BYTES;
-        const uint64_t b = lines_at(halo + which * H::SECOND * 16, H::ROOM * 16);
-        const uint64_t a = lines_at(W::CHUNKS > 0 ? shared_address(pair_shared) + chunk * H::TAPS * TAP_BYTES
-                                                  : halo + (H::SLOT_BYTES - H::STREAMED), TAP_BYTES / 2);
-        wgmma_begin();
-#pragma unroll
-        for (int t = 0; t < H::TAPS; ++t)
-          if (taps.has(t))
-            Wgmma<H::N, W::kind>::multiply(sums, a + t * (TAP_BYTES / 16), b + H::tap(t), taps.first(t) ? chunk > 0 : 1);
-        wgmma_end();
-        const bool over = chunk + 1 == chunks || (W::PAIRED && W::TURN > 0 && (chunk + 1) % H::TURN == 0);
-        if (H::TURNS && over) turn_give(2 - which);
-        // A slot is free when its products are done: while the next ones run, or when the turn is over.
-        if (over)
-          wgmma_wait<0>();
-        else
-          wgmma_wait<1>();
-        if (lane == 0 && before >= 0) barrier_arrive(empty + before * 8);
-        if (lane == 0 && over) barrier_arrive(empty + slot * 8);
-        before = over ? -1 : slot;
-        if (++slot == W::SLOTS) slot = 0, parity ^= 1;
-      }
-      wgmma_wait<0>();
-      settle(sums);
-      if (taps.none()) clear(sums);
-
-      finish_pair<W>(p, tiles, which, exponents, lanes, sums, stage);
-    }
-    if (H::TURNS && which == (W::PAIRED ? 0 : number % 2)) turn_wait(1 + which);
+    multiply_pairs<W>(p, packed, tiles, pair_shared, ring, stages, full, empty, kept, warp);
   }
 #endif
 }

@@ -17,6 +17,9 @@ MULTIPLY, FETCH, STORE = 0.8, 0.62, 0.25
 PAIR_ROWS, TAP_BYTES, HOPPER_SHARED = 64, 2048, 232448
 # Its producers, cycles in which each puts away a chunk of one pixel, and from asking for one to having it.
 PRODUCERS, PRODUCE, LATENCY = 256, 250.0, 1200.0
+# Cycles that tensor cores wait for each chunk of a pixel that is put away, and in which a column of sums is finished.
+PUT, END = 1.8, 42.0
+READY_COLUMNS = 160  # up to which three warpgroups have registers for their sums, beside a fourth that copies
 NO_POOL = (1, 1, 1, 1)
 SAMPLES = 4  # the dimension along which the same box of two samples is joined
 # Bytes in a cycle that a processor gets from the second-level cache, and its share of memory's.
@@ -71,6 +74,8 @@ class PairTile:
     landings: int = 0  # buffers of kernels/window_strips.cuh, whose box is a line and whose slots are lines of the ring
     pool: tuple[int, ...] = NO_POOL
     phases: int = 1  # whose weights a strip has
+    ready: bool = False  # the input is rounded beforehand (kernels/window_ready.cuh)
+    boxes: int = 2  # that lie side by side then
 
     @property
     def instructions(self) -> set[int]:
@@ -79,24 +84,27 @@ class PairTile:
 
     @property
     def launch(self) -> str:
-        return "launch_strips" if self.landings else "launch_warpgroups"
+        return "launch_ready" if self.ready else "launch_strips" if self.landings else "launch_warpgroups"
 
     @property
     def template(self) -> str:
-        return "window_strips.cuh" if self.landings else "window_wgmma.cuh"
+        kind = "ready" if self.ready else "strips" if self.landings else "wgmma"
+        return f"window_{kind}.cuh"
 
     def text(self, operands: str, *, busy: bool = False) -> str:
         """``busy``: what follows the products takes longer than they do."""
         if self.landings and operands != "Tf32":
             warpgroups = 3 if busy and self.columns <= THIRD else 2
             return f"Strips<{warpgroups}, {self.slots}, {self.landings}, {self.chunks}, Operands::{operands}>"
+        if self.ready and operands != "Tf32":
+            return f"Ready<{self.boxes}, {self.join}, {self.slots}, {self.turn}, Operands::{operands}>"
         own = (self.join, self.slots, self.chunks, self.turn, self.landing)
         numbers = own if operands != "Tf32" else (self.join, self.again, 0, self.turn, self.landing)
         return f"Warpgroups<{', '.join(map(str, numbers))}, Operands::{operands}>"
 
     def shared_bytes(self, form: Form, operands: str) -> int:
         """What a block asks for, as the kernel counts it."""
-        joint = Joint(form, self.box, self.join, self.pool)
+        joint = Joint(form, self.box, self.join, self.pool, self.boxes if operands != "Tf32" else 2)
         weights = form.taps * TAP_BYTES
         if self.landings and operands != "Tf32":
             element = 4 if operands == "Half" else 2
@@ -105,8 +113,9 @@ class PairTile:
             barriers = (2 * self.slots + 2 * self.landings + 1) * 8 + 112
             return self.phases * self.chunks * weights + lines + barriers
         slots, kept = (self.again, 0) if operands == "Tf32" else (self.slots, self.chunks)
+        landing = 0 if self.ready and operands != "Tf32" else self.landing
         ring = slots * (joint.halo_bytes + (0 if kept else weights))
-        return kept * weights + ring + joint.stage_bytes + self.landing * 1024 + (2 * slots + 1) * 8 + 112
+        return kept * weights + ring + joint.stage_bytes + landing * 1024 + (2 * slots + 1) * 8 + 112
 
 
 @dataclass(frozen=True)
@@ -289,7 +298,9 @@ def ranked_pairs(
     if rows < PAIR_LEAST or form.taps > PAIR_TAPS:
         return []
     stored = 1 / prod(pool)
-    pairs = [p for b in _boxes(extents, COLUMNS, pool) for p in _pairs(form, b, extents, channels, samples, pool)]
+    tiles = -(-rows // PAIR_ROWS)
+    boxes = _boxes(extents, COLUMNS, pool)
+    pairs = [p for b in boxes for p in _pairs(form, b, extents, channels, samples, tiles, pool)]
     if direct and stored == 1:
         strips = list(_strips(form, extents, rows, channels, samples, phases))
         # Phases whose elements lie beside each other fill sectors of memory together only where one block has them all.
@@ -311,16 +322,17 @@ def _cost(form: Form, box: Sequence[int], extents: Sequence[int], height: int, c
 
 @dataclass(frozen=True)
 class Joint:
-    """A box, or two, and the input under it, as kernels/window_wgmma.cuh counts it."""
+    """A box, or several, and the input under it, as kernels/window_wgmma.cuh counts it."""
 
     form: Form
     box: tuple[int, ...]
     join: int
     pool: tuple[int, ...] = NO_POOL
+    boxes: int = 2  # where they are joined
 
     @property
     def both(self) -> tuple[int, ...]:
-        return tuple(b * (2 if d == self.join else 1) for d, b in enumerate(self.box))
+        return tuple(b * (self.boxes if d == self.join else 1) for d, b in enumerate(self.box))
 
     @property
     def each(self) -> tuple[int, ...]:
@@ -339,14 +351,15 @@ class Joint:
 
     @property
     def places(self) -> int:
-        return prod(self.form.stride) * prod(self.each) * (2 if self.join == SAMPLES else 1)
+        return prod(self.form.stride) * prod(self.each) * (self.boxes if self.join == SAMPLES else 1)
 
     @property
     def room(self) -> int:
         """Places of the halo with those that are read behind it."""
         f = self.form
         second = self._far([b if d == self.join else 0 for d, b in enumerate(self.box)])
-        second += self.places // 2 if self.join == SAMPLES else 0
+        second += self.places // self.boxes if self.join == SAMPLES else 0
+        second *= self.boxes - 1
         reach = self._far([(k - 1) * d // s for k, d, s in zip(f.kernel, f.dilation, f.stride)])
         read = (prod(f.stride) - 1) * prod(self.each) + second + reach + self.columns
         return max(read, self.places)
@@ -365,13 +378,14 @@ class Joint:
         """For sums on their way out, where they are not finished in registers."""
         if self.each[3] >= 8 and (prod(self.pool) == 1 or self.pool[3] == 2):
             return 0
-        return 8 * 4 * ((-(-self.columns // 32) * 32 + 23) // 32 * 32 + 8) * 4
+        return 4 * self.boxes * 4 * ((-(-self.columns // 32) * 32 + 23) // 32 * 32 + 8) * 4
 
 
 def _pairs(
-    form: Form, box: tuple[int, ...], extents: Sequence[int], channels: int, samples: int, pool: Sequence[int]
-) -> Iterator[tuple[float, PairTile]]:
-    """Ways to take boxes on Hopper, with the cycles they should need."""
+    form: Form, box: tuple[int, ...], extents: Sequence[int], channels: int, samples: int, tiles: int,
+    pool: Sequence[int],
+) -> Iterator[tuple[float, PairTile]]:  # fmt: skip
+    """Ways to take boxes on Hopper, with the cycles they should need. ``tiles``: of rows, which see the same input."""
     for join in range(-1, SAMPLES + 1):
         if samples < 2 if join == SAMPLES else join >= 0 and box[join] >= extents[join]:
             continue
@@ -382,6 +396,11 @@ def _pairs(
             pair = _fitting(joint, -(-channels // 16), landing)
             if pair is not None:
                 yield _pair_cost(joint, pair, extents, channels, samples, 1 / prod(pool)), pair
+                for boxes in (2, 3):
+                    several = replace(joint, boxes=boxes)
+                    ready = _made_ready(several, pair, samples, extents)
+                    if ready is not None:
+                        yield _ready_cost(several, ready, extents, channels, samples, tiles, 1 / prod(pool)), ready
                 break
 
 
@@ -401,6 +420,18 @@ def _fitting(joint: Joint, chunks: int, landing: int) -> PairTile | None:
     )
 
 
+def _made_ready(joint: Joint, pair: PairTile, samples: int, extents: Sequence[int]) -> PairTile | None:
+    """The same with the input rounded beforehand; none where boxes do not lie side by side, or with a stride."""
+    slots = min(6, (HOPPER_SHARED - joint.stage_bytes - 512) // (joint.halo_bytes + joint.form.taps * TAP_BYTES))
+    if pair.join < 0 or prod(joint.form.stride) > 1 or slots < 2:
+        return None
+    if joint.boxes == 3:
+        there = samples if pair.join == SAMPLES else -(-extents[pair.join] // joint.box[pair.join])
+        if joint.columns > READY_COLUMNS or there < 3:
+            return None
+    return replace(pair, slots=slots, ready=True, boxes=joint.boxes)
+
+
 def _instruction(columns: int) -> float:
     """Cycles of one that multiplies 64 rows by so many columns: as it multiplies, or reads shared memory."""
     return max(columns / 2, (2048 + 32 * columns) / 128)
@@ -417,6 +448,8 @@ def _pair_cost(
         count *= -(-samples // 2) / samples
     halo, pixels = form.halo(joint.both), prod(box) * (2 if two else 1)
     multiply = chunks * form.taps * _instruction(joint.columns) * (2 if two else 1)
+    # What producers read and write in shared memory the tensor cores wait for.
+    busy = multiply + PUT * chunks * joint.places
     # Producers without a pixel wait for those that have one.
     dealt = -(-joint.places // PRODUCERS)
     flying = max(1, pair.landing // 16)  # chunks of a pixel that each producer has asked for
@@ -425,9 +458,33 @@ def _pair_cost(
     cache = (joint.places * channels * 4 * (1 + 8 / halo[-1]) + weights) / CACHE_RATE
     store = stored * pixels * 4 * PAIR_ROWS * (1 + 8 / box[-1]) / MEMORY_RATE
     moved = cache + store + pixels * 4 * channels / MEMORY_RATE
-    # Two side by side store at nearly the same time.
-    parts = sorted((multiply, moved, produce))
-    return count * (parts[2] + (parts[1] + parts[0]) / 4 + (store / 2 if two else 0))
+    parts = sorted((busy, moved, produce))
+    return count * (parts[2] + (parts[1] + parts[0]) / 8 + (0 if pair.chunks else _ending(joint, 1)))
+
+
+def _ending(joint: Joint, beside: int) -> float:
+    """Cycles in which a warpgroup finishes its sums and nobody multiplies: ``beside`` others have a chunk left."""
+    return max(0.0, END * joint.columns - beside * joint.form.taps * _instruction(joint.columns))
+
+
+def _ready_cost(
+    joint: Joint, pair: PairTile, extents: Sequence[int], channels: int, samples: int, tiles: int, stored: float
+) -> float:
+    """Cycles of kernels/window_ready.cuh for one sample and one of so many tiles of rows."""
+    form, box, chunks = joint.form, joint.box, -(-channels // 16)
+    count = float(prod(-(-e // b) for e, b in zip(extents, joint.both)))
+    if pair.join == SAMPLES:
+        count *= -(-samples // pair.boxes) / samples
+    products = pair.boxes * form.taps
+    shared = (products * (2048 + 32 * joint.columns) + joint.places * 32 + form.taps * TAP_BYTES) / 128
+    multiply = chunks * max(products * joint.columns / 2, shared)
+    cache = chunks * (joint.places * 32 + form.taps * TAP_BYTES) / CACHE_RATE
+    store = stored * pair.boxes * prod(box) * 4 * PAIR_ROWS * (1 + 8 / box[-1]) / MEMORY_RATE
+    moved = cache + store
+    # Read as floats and written as half with its borders.
+    made = channels * (4 * prod(extents) + 2 * prod(form.halo(extents))) / MEMORY_RATE
+    ending = _ending(joint, pair.boxes - 1)
+    return count * (max(multiply, moved) + min(multiply, moved) / 8 + ending) + made / tiles
 
 
 def _best_split(

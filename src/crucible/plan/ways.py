@@ -94,8 +94,9 @@ def _times(values: Iterable[int]) -> str:
 
 
 def _pair(pair: PairTile) -> str:
-    words = " in strips" if pair.landings else ""
-    return f"{_times(pair.box)}{words}" + (f" twice along {pair.join}" if pair.join >= 0 else "")
+    words = " in strips" if pair.landings else " made ready" if pair.ready else ""
+    often = "twice" if pair.boxes == 2 else "three times"
+    return f"{_times(pair.box)}{words}" + (f" {often} along {pair.join}" if pair.join >= 0 else "")
 
 
 @dataclass(frozen=True)
@@ -166,9 +167,9 @@ def _windows(site: Site, hopper: bool, count: int) -> list[Way]:
             site.form, site.extents, site.rows, site.channels, site.samples, direct=site.direct, pool=site.pool,
             phases=site.phases,
         )  # fmt: skip
-        kinds: dict[tuple[bool, bool, bool], PairTile] = {}
+        kinds: dict[tuple[int, ...], PairTile] = {}
         for pair in pairs:
-            kinds.setdefault((pair.join >= 0, pair.chunks > 0, pair.landings > 0), pair)
+            kinds.setdefault((pair.join >= 0, pair.chunks > 0, pair.landings > 0, pair.ready, pair.boxes), pair)
         chosen = dict.fromkeys([*pairs[:count], *kinds.values()])
         made += [replace(first, pair=pair) for pair in chosen]
         made.append(replace(first, pair=None))

@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from crucible.emit.host import Mode, packed_words
+from crucible.emit.engines import window_words
+from crucible.emit.host import Mode
 from crucible.fuse import Fused
 from crucible.graph.origins import origin_of
 from crucible.plan.boxes import WindowTile
@@ -205,7 +206,9 @@ def _kernel(fused: Fused, mode: Mode, stage: Stage, cost: Cost, whole: Cost, dir
     elif isinstance(stage, Row) and stage.sliced:
         beside = "a first launch joins the partial results of each row"
     elif isinstance(stage, Contraction) and isinstance(stage.tile, WindowTile):
-        beside = f"a first launch packs {amount(4 * packed_words(stage, stage.tile))} of weights"
+        beside = f"a first launch packs {amount(4 * window_words(stage, stage.tile))} of weights"
+        if stage.tile.pair is not None and stage.tile.pair.ready:
+            beside += "; on Hopper a second one rounds the input"
         if stage.tile.pair is not None:
             beside += "; on Hopper a last one does again what half could not hold"
     elif isinstance(stage, Contraction) and stage.site is not None and stage.site.few:
