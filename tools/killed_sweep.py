@@ -30,7 +30,7 @@ def main() -> int:
     parser.add_argument("folder", type=Path, help="of Problems")
     parser.add_argument("--every", type=int, default=1, metavar="K", help="take every K-th file only")
     parser.add_argument("--kills", type=int, default=3, help="of the whole sweep, at random moments; 0: no such sweep")
-    parser.add_argument("--nodes", type=int, default=0, help="then on a Ray cluster of so many nodes, one of which is killed")
+    parser.add_argument("--nodes", type=int, default=0, help="of a Ray cluster on which it runs too, and loses one")
     parser.add_argument("--seed", type=int, default=None, help="of the moments")
     given = sys.argv[1:]
     cut = given.index("--") if "--" in given else len(given)

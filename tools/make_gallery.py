@@ -15,7 +15,9 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 GALLERY = ROOT / "gallery"
 GPU = "h200"
 SEED = 7
+PROOFS = 3  # at a time on a GPU: each wants its memory
 TIMEOUT = 1800.0  # seconds for a step of a proof: the largest problem has weights of 268 MB, on a simulated chip
 OF_THE_MACHINE = ("platform", "machine", "isolation")  # not what a figure depends on
 AGAINST = ("eager", "channels_last", "compile", "max_autotune")
@@ -223,19 +226,31 @@ def write_index(subjects: list[Any]) -> None:
 # -- on a GPU
 
 
-def race_all(wanted: list[Path], folder: Path) -> int:
-    """A record of every file of the gallery, raced on the GPU of this machine."""
+def race_all(wanted: list[Path], folder: Path, against: Sequence[str], quick: bool, train: bool) -> int:
+    """A record of every file of the gallery, from this machine's GPU: proofs beside each other, each race alone."""
+    from crucible.race.record import digest
     from crucible.race.run import race
 
     folder.mkdir(parents=True, exist_ok=True)
+    files = {path: (GALLERY / path.stem / "model_new.py").relative_to(ROOT) for path in wanted}
+    with ProcessPoolExecutor(PROOFS, get_context("spawn")) as pool:
+        made = dict(zip(wanted, pool.map(proof_on_gpu, wanted, [quick] * len(wanted))))
     worst = 0
-    for path in wanted:
-        file = (GALLERY / path.stem / "model_new.py").relative_to(ROOT)
-        result = race(path.relative_to(ROOT), [file], train=True, against=AGAINST, seed=SEED)
+    for path, file in files.items():
+        say(f"{path.stem}: {made[path].verdict} in {made[path].seconds:.0f} s")
+        known = {digest(file): made[path]}
+        result = race(path.relative_to(ROOT), [file], train=train, against=against, seed=SEED, proofs=known)
         (folder / f"{path.stem}.json").write_text(result.to_text())
         say(f"{path.stem}: exit code {result.exit_code}, {result.seconds:.0f} s {result.untimed or ''}")
         worst = max(worst, result.exit_code)
     return worst
+
+
+def proof_on_gpu(path: Path, quick: bool) -> Any:
+    from crucible.prove.run import prove
+
+    file = GALLERY / path.stem / "model_new.py"
+    return prove(path.relative_to(ROOT), file.relative_to(ROOT), device="cuda", seed=SEED, quick=quick, timeout=300.0)
 
 
 def say(text: str) -> None:
@@ -257,11 +272,13 @@ def main() -> int:
     parser.add_argument("--race", type=Path, metavar="FOLDER", help="on a GPU: race the gallery's files into FOLDER")
     parser.add_argument("--records", type=Path, metavar="FOLDER", help="records of races to take")
     parser.add_argument("--quick", action="store_true", help="shorter proofs")
+    parser.add_argument("--train", action="store_true", help="race the training step too")
+    parser.add_argument("--against", default=",".join(AGAINST), help="contenders of a race [default: %(default)s]")
     given = parser.parse_args()
     os.chdir(ROOT)
     wanted = list(chosen(given.names))
     if given.race is not None:
-        return race_all(wanted, given.race)
+        return race_all(wanted, given.race, given.against.split(","), given.quick, given.train)
     made = {path: make(path, given.records, given.quick) for path in wanted}
     whole = [p for p in problems() if (GALLERY / p.stem / "proof.json").is_file()]
     write_index([made[p] if p in made else subject_of(p, fused_now(p)) for p in whole])

@@ -8,17 +8,17 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from crucible.emit.engines import asks, boxes, few_sides, launch, workspace
-from crucible.emit.vectors import Dealing, Loops, begins, distance
+from crucible.emit.vectors import Body, Dealing, Loops, begins, distance
 from crucible.emit.writer import TYPES, Block, Writer, indented, pointer
 from crucible.plan import reducers
 from crucible.plan.boxes import GradientTile, WindowTile
-from crucible.plan.index import ZERO, Int, Quotient, Remainder, Var, below, of_atom, product
+from crucible.plan.index import ZERO, Int, Var, below, of_atom, product
 from crucible.plan.kept import Keeping, keeping
 from crucible.plan.program import STORAGE, Buffer, Phases, unflat
 from crucible.plan.schedule import written
 from crucible.plan.stages import Contraction, Map, Pass, Pool, Row, Stage, Store
 from crucible.plan.value import Inside, Load, Value, walk
-from crucible.plan.vectors import Vectors, as_pass, joined, vectors
+from crucible.plan.vectors import Vectors, as_pass, by_parts, joined, vectors
 
 
 @dataclass
@@ -155,7 +155,8 @@ def _wrapped(lines: list[str]) -> list[str]:
     return [line.rstrip() for line in lines]
 
 
-SHORT = 40  # lines of a loop's body up to which it is unrolled
+# Lines of a loop's body up to which it is unrolled: where it stores, and where it only sums.
+SHORT, SHORT_REDUCTION = 40, 20
 STREAM = "reinterpret_cast<cudaStream_t>(stream)"
 
 
@@ -288,11 +289,10 @@ def _walks(stage: Row, w: Writer, parts: _Parts, count: int, kept: Keeping | Non
     """The first walks of a row, and what is stored after each; returns their structs."""
     passes = stage.passes[:count]
     several = _several(passes, kept)
+    single = [_Singles.of(p, kept.values if kept and n == 0 else ()) for n, p in enumerate(passes)]
     _expect(w, (v for v in several if v is not None))
-    if kept is not None and several[0] is None:
-        w.expect(kept.values)
-    w.expect(v for p, found in zip(passes, several) if found is None for _, vs in p.reduces for v in vs)
-    w.expect(s.value for p, found in zip(passes, several) if found is None for s in p.stores)
+    for each in (s for s, found in zip(single, several) if found is None):
+        each.expect(w)
     w.expect(s.value for n, s in stage.finals if n <= count)
     wanted = _locals_of(stage)
     structs: list[str] = []
@@ -310,14 +310,9 @@ def _walks(stage: Row, w: Writer, parts: _Parts, count: int, kept: Keeping | Non
             once = parts.once(stage.row.extent * p.inner.extent) - again
             top.lines += _vector_loops(w, v, body, once, w.int(p.length, top))
         else:
-            inner = _inside(top, p)
-            where = "j" if kept is not None and p.inner == kept.stage.passes[0].inner else ""
-            _element_of(w, number, acc, kept if where else None, p, kept.values if kept else (), inner, where)
-            if p.inner.extent == 1:
-                # A row of one element belongs to one thread.
-                top.lines.extend(["if (lanes.leads()) {", *indented(inner.lines), "}"])
-            else:
-                top.lines += _loops(w, p, inner, "", w.int(p.length, top))
+            keeps = kept if kept is not None and p.inner == kept.stage.passes[0].inner else None
+            body = partial(_element_of, w, number, acc, keeps)
+            top.lines += single[number].text(w, body, "", w.int(p.length, top))
         if p.reduces:
             if stage.lanes > 1:
                 top.lines.append(f"lanes.join({acc});")
@@ -364,7 +359,8 @@ def _sliced_row(stage: Row, parts: _Parts, head: list[str], comment: Iterable[st
     kept = [n for n, p in enumerate(before) if p.reduces]
     f = parts.writer({stage.row: "row"})
     v = vectors(last) if last.several else None
-    f.expect(s.value for s in last.stores) if v is None else _expect(f, [v])
+    single = _Singles.of(last)
+    single.expect(f) if v is None else _expect(f, [v])
     found = Block(f.top)
     for number in kept:
         found.lines.append(f"const Acc{number}& a{number} = found.a{number};")
@@ -379,9 +375,7 @@ def _sliced_row(stage: Row, parts: _Parts, head: list[str], comment: Iterable[st
         loop += made.text(partial(_element_of, f, len(before), "", None), partial(_short, last))
     else:
         f.top.lines += found.lines
-        inner = _inside(f.top, last)
-        _steps(f, last, "", inner)
-        loop = _loop(last, inner, f, "from", "to")
+        loop = single.text(f, partial(_element_of, f, len(before), "", None), "from", "to", known=True)
     times = 1 if last.by is None else last.inner.extent // last.by
     for value in (last.length, *([times] if isinstance(times, Int) else [])):
         parts.need(value)
@@ -416,7 +410,48 @@ def _place(v: Vectors) -> str:
 
 def _short(p: Pass, block: Block) -> bool:
     """Whether several single elements go at a time, so that their loads do not wait for each other."""
-    return bool(p.stores) and len(block.lines) < SHORT
+    return len(block.lines) < (SHORT if p.stores else SHORT_REDUCTION)
+
+
+@dataclass(frozen=True)
+class _Singles:
+    """A walk over single elements; where rows have parts, what a part has in common stands before its elements."""
+
+    walk: Pass
+    part: Var | None
+    place: Var
+    also: tuple[Value, ...]  # further values of an element
+
+    @classmethod
+    def of(cls, p: Pass, also: Sequence[Value] = ()) -> _Singles:
+        part, place, walk, also = by_parts(p, tuple(also))
+        return cls(walk, part, place, also)
+
+    def expect(self, w: Writer) -> None:
+        w.expect(self.also)
+        w.expect(v for _, values in self.walk.reduces for v in values)
+        w.expect(s.value for s in self.walk.stores)
+
+    def text(self, w: Writer, body: Body, start: str, end: str, *, known: bool = False) -> list[str]:
+        """Of all threads over what they share, from ``start`` (nothing: zero) to below ``end``.
+
+        ``known``: the part is.
+        """
+        p, top = self.walk, w.top
+        outer = top if self.part is None or known else Block(top, [self.part])
+        inner = Block(outer, [self.place])
+        inner.names[self.place] = name = "j" if self.part is None else "rest"
+        shift = ""
+        if self.part is not None:
+            assert p.by is not None
+            outer.names[self.part] = "part"
+            shift = f"part * {w.factor(p.by, top)} + "
+        body(p, self.also, inner, f"{shift}{name}")
+        if p.inner.extent == 1:
+            # A row of one element belongs to one thread.
+            return ["if (lanes.leads()) {", *indented(inner.lines), "}"]
+        loop = _loop(p, inner, name, start, end)
+        return loop if outer is top else _for_parts(w, p, [*outer.lines, *loop])
 
 
 def _vector_loops(
@@ -439,32 +474,13 @@ def _vector_loops(
     return lines if v.part is None else _for_parts(w, p, [*outer.lines, *lines])
 
 
-def _inside(top: Block, p: Pass) -> Block:
-    """The body of a walk's loop, or loops: what is known in there of an element's place."""
-    inner = Block(top, [p.inner])
-    inner.names[p.inner] = "j"
-    if p.by is not None:
-        inner.names[Quotient(of_atom(p.inner), p.by)] = "part"
-        inner.names[Remainder(of_atom(p.inner), p.by)] = "rest"
-    return inner
-
-
-def _loop(p: Pass, inner: Block, w: Writer, start: str, end: str) -> list[str]:
+def _loop(p: Pass, inner: Block, name: str, start: str, end: str) -> list[str]:
     """A walk of all threads over what they share, from ``start`` (nothing: zero) to below ``end``."""
     own = "lanes.lane()" if p.warps else "lanes.first()"
     first, step = f"{start} + {own}" if start else own, "lanes.WIDTH" if p.warps else "lanes.step()"
     unroll = ["#pragma unroll 4"] if _short(p, inner) else []
-    place = "const Index j = static_cast<Index>(jj);"
-    if p.by is not None:
-        place = f"const Index rest = static_cast<Index>(jj), j = part * {w.factor(p.by, w.top)} + rest;"
     loop = [*unroll, f"for (int64_t jj = {first}; jj < {end}; jj += {step}) {{"]
-    return [*loop, f"  {place}", *indented(inner.lines), "}"]
-
-
-def _loops(w: Writer, p: Pass, inner: Block, start: str, end: str) -> list[str]:
-    """The same as often as a row has such parts."""
-    loop = _loop(p, inner, w, start, end)
-    return loop if p.by is None else _for_parts(w, p, loop)
+    return [*loop, f"  const Index {name} = static_cast<Index>(jj);", *indented(inner.lines), "}"]
 
 
 def _for_parts(w: Writer, p: Pass, loop: list[str]) -> list[str]:
@@ -478,16 +494,15 @@ def _split_row(stage: Row, parts: _Parts, head: list[str], comment: Iterable[str
     (p,) = stage.passes
     w = parts.writer({stage.row: "row"})
     v = vectors(p) if p.several else None
-    w.expect(x for _, vs in p.reduces for x in vs) if v is None else _expect(w, [v])
+    single = _Singles.of(p)
+    single.expect(w) if v is None else _expect(w, [v])
     structs = _accumulator(parts, w, "Acc", stage, 0)
     parts.need(p.length)
+    body_of = partial(_element_of, w, 0, "a", None)
     if v is not None:
-        once = parts.once(stage.row.extent * p.inner.extent)
-        walked = _vector_loops(w, v, partial(_element_of, w, 0, "a", None), once, "to", "from")
+        walked = _vector_loops(w, v, body_of, parts.once(stage.row.extent * p.inner.extent), "to", "from")
     else:
-        inner = _inside(w.top, p)
-        _steps(w, p, "a", inner)
-        walked = _loops(w, p, inner, "from", "to")
+        walked = single.text(w, body_of, "from", "to")
     f = parts.writer({stage.row: "row"})
     f.expect(s.value for _, s in stage.finals)
     _results(f, stage, 0, "a", _locals_of(stage), f.top)

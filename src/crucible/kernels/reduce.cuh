@@ -60,12 +60,12 @@ struct Moments {
     m2 = fma(d, x - mean, m2);
   }
   __device__ __forceinline__ void step(accum n, accum other_mean, accum other_m2) {
-    if (n > 0) {
-      const accum all = count + n, d = other_mean - mean, part = n / all;
-      mean += d * part;
-      m2 += other_m2 + d * d * count * part;
-      count = all;
-    }
+    // Without branches, so that several partial results are asked for at once. The first one is taken as it is.
+    const bool more = n > 0;
+    const accum all = count + n, d = other_mean - mean, part = n * count_inverse(all);
+    const accum next = count > 0 ? fma(d, part, mean) : other_mean;
+    const accum sum = count > 0 ? m2 + other_m2 + d * d * count * part : other_m2;
+    mean = more ? next : mean, m2 = more ? sum : m2, count = more ? all : count;
   }
   __device__ __forceinline__ void join(const Moments& b) { step(b.count, b.mean, b.m2); }
   __device__ __forceinline__ accum get_mean() const { return count > 0 ? mean : accum(NAN); }

@@ -47,14 +47,14 @@ struct ReadyInput {
   }
 };
 
-// What launch_ready wants: a row that is read to the end of a halo may pass the last pixel.
+// What launch_ready wants: a row that is read to the end of a halo may pass the last pixel. There are zeros.
 template <class W, class P>
 int64_t ready_bytes(const P& p) {
   const ReadyInput<P> input(p, nullptr);
   return Packed::bytes(p) + (static_cast<int64_t>(p.batches()) * ReadyInput<P>::CHUNKS * 2 * input.pixels + Pair<W, P>::Halo::at(3)) * 16;
 }
 
-constexpr int READY_THREADS = 256;
+constexpr int READY_THREADS = 256;  // no fewer than a row of a halo has pixels
 
 // A block for so many pixels of a sample, with all their channels.
 template <class W, class P>
@@ -64,6 +64,8 @@ __global__ void __launch_bounds__(READY_THREADS) ready_input_kernel(const __grid
   const ReadyInput<P> input(p, workspace);
   const float by = W::kind == Operands::Half ? power_of_two(packed.input()) : 1.0f;
   if (W::kind == Operands::Half && blockIdx.x == 0) small_channels<READY_THREADS, P>(packed, static_cast<int>(threadIdx.x), by);
+  if (blockIdx.x == 0 && threadIdx.x < Pair<W, P>::Halo::at(3))
+    *reinterpret_cast<uint4*>(input.plane(p.batches(), 0, 0) + threadIdx.x * 16) = make_uint4(0, 0, 0, 0);
   const Index z = static_cast<Index>(blockIdx.x / parts);
   const int64_t pixel = static_cast<int64_t>(blockIdx.x % parts) * READY_THREADS + threadIdx.x;
   const bool there = pixel < input.pixels;

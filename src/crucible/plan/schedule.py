@@ -42,6 +42,8 @@ LONG_ROW = 4096
 HOMES = {"f": "accum", "l": "int64", "b": "bool"}
 ELEMENT = "float32"
 
+SMALL_MAP = 256  # elements of a map that takes no time to speak of
+
 
 @dataclass
 class Plan:
@@ -834,10 +836,23 @@ def _needed(seen: list[_Seen], roots: set[str]) -> set[int]:
 def schedule(program: Program, engine: str, choices: Choices | None = None) -> Plan:
     """The stages of a program. ``engine`` is how contractions are computed: ``simt`` or ``mma``."""
     plan = Scheduler(program, engine, choices or Choices()).run()
+    plan.stages = [*_small_last(plan.forward_stages), *plan.backward_stages]
     have = {b.name for b in program.buffers.values() if b.role != "made" and b.role != "tangent"}
     have |= _written(plan.forward_stages)
     plan.saved = sorted(_read(plan.backward_stages) & have)
     return plan
+
+
+def _small_last(stages: list[Stage]) -> list[Stage]:
+    """A map of a few elements that no stage waits for comes last: launched first it would keep the others waiting."""
+
+    def small(stage: Stage) -> bool:
+        count = stage.element.extent.constant if isinstance(stage, Map) else None
+        others = (s for s in stages if s is not stage)
+        return count is not None and count <= SMALL_MAP and not _written([stage]) & _read(others)
+
+    late = [s for s in stages if small(s)]
+    return [*(s for s in stages if not any(s is t for t in late)), *late]
 
 
 def _written(stages: Iterable[Stage]) -> set[str]:

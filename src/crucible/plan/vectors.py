@@ -46,7 +46,7 @@ class _Apart(Exception):
 
 def vectors(p: Pass, also: tuple[Value, ...] = ()) -> Vectors | None:
     """How a walk would take several neighbours at once; none where they do not lie together in memory."""
-    part, place, single, also = _by_parts(p, also)
+    part, place, single, also = by_parts(p, also)
     along = _Along(place, {s.buffer.name for s in p.stores})
     try:
         reduces = [(r, tuple(along.lifted(v) for v in values)) for r, values in single.reduces]
@@ -101,7 +101,7 @@ def _worth(p: Pass, lanes: int, program: Program) -> bool:
     return found is not None and all(program.hint(n) % USUAL == 0 for n in known)
 
 
-def _by_parts(p: Pass, also: tuple[Value, ...]) -> tuple[Var | None, Var, Pass, tuple[Value, ...]]:
+def by_parts(p: Pass, also: tuple[Value, ...]) -> tuple[Var | None, Var, Pass, tuple[Value, ...]]:
     """The walk with a variable for the part and one for the place in it, where it has parts."""
     if p.by is None:
         return None, p.inner, p, also
