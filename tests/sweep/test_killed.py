@@ -36,7 +36,8 @@ def test_killed_three_times(folder, write, tmp_path):
         capture_output=True, text=True, timeout=600,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "killed: the same table, 3 rows, exit code 2" in done.stdout and "good.py: proven" in done.stdout, done.stdout
+    assert "killed: the same table, 3 rows, exit code 2" in done.stdout, done.stdout
+    assert "good.py: proven" in done.stdout, done.stdout
     assert "kill 1" in done.stdout and "kill 3" in done.stdout
 
 
