@@ -106,7 +106,7 @@ class Runner:
         from torch.utils import cpp_extension
 
         hidden: dict[str, str] = {}
-        ours = {n: m for n, m in sys.modules.items() if n.split(".")[0] == "crucible"}
+        ours = _own_modules()
         real = cpp_extension.load_inline
 
         def load_inline(*args: Any, **kwargs: Any) -> Any:
@@ -115,6 +115,7 @@ class Runner:
             try:
                 return real(*args, **kwargs)
             finally:
+                ours.update(_own_modules())
                 _forget(ours)
                 for key in hidden:
                     os.environ.pop(key, None)
@@ -570,6 +571,10 @@ class Runner:
         except Exception as error:  # noqa: BLE001
             outcome.update(ok=False, error=self._error(error, outcome["stage"]))
         return outcome
+
+
+def _own_modules() -> dict[str, ModuleType]:
+    return {n: m for n, m in sys.modules.items() if n.split(".")[0] in ("crucible", "crucible_binding")}
 
 
 def _forget(modules: dict[str, ModuleType]) -> None:
