@@ -36,7 +36,7 @@ def test_problem_is_captured(path: Path) -> None:
     assert len((ast.get_docstring(ast.parse(path.read_text())) or "").splitlines()) == 1
     problem = load_problem(path)
     assert problem.on_meta
-    inputs = tuple(problem.declared)
+    inputs = tuple(problem.arguments(problem.declared))
     with torch.device("meta"):
         model = problem.module.Model(*problem.init_inputs)
     captured = export(model, inputs, dynamic_shapes=tuple(map(open_sizes, inputs)), strict=False)

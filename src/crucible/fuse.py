@@ -149,9 +149,8 @@ def fuse_problem(path: str | Path, options: FuseOptions | None = None, progress:
     path = Path(path)
     progress("loading")
     problem = load_problem(path)
-    return fuse_source(
-        path.read_text(), path.name, _built(problem), without_memory(problem.declared), options, progress
-    )
+    inputs = without_memory(problem.arguments(problem.declared))
+    return fuse_source(path.read_text(), path.name, _built(problem), inputs, options, progress)
 
 
 def without_memory(inputs: Sequence[Any]) -> Any:

@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 from torch.overrides import TorchFunctionMode
 
 from crucible.files import PROBLEM_NAMES, ProblemError, check_path
@@ -60,12 +61,17 @@ class FreeDimension:
 
 @dataclass
 class Problem:
-    """A loaded reference: its module, its declared input shapes, and the sizes that may vary."""
+    """A loaded reference: its module, its declared input shapes, and the sizes that may vary.
+
+    An argument of forward() may be a tuple, a list or a dict with tensors in it. Inputs are what is left when all of
+    these are opened: each tensor is one, wherever it lies, and is resized, moved, filled and compared like any other.
+    """
 
     path: Path
     module: ModuleType
     init_inputs: list[Any]
-    declared: list[Any]  # get_inputs() on the meta device; entries that are not tensors as they are
+    declared: list[Any]  # the inputs on the meta device; those that are not tensors as they are
+    structure: Any  # what get_inputs() returns, with the number of an input in the place of each
     on_meta: bool  # False: get_inputs() cannot run on meta, the declared inputs are real tensors
     factory_calls: list[Shape] = field(default_factory=list)
     free: list[FreeDimension] = field(default_factory=list)
@@ -73,6 +79,10 @@ class Problem:
     @property
     def shapes(self) -> list[Shape | None]:
         return [tuple(x.shape) if isinstance(x, torch.Tensor) else None for x in self.declared]
+
+    def arguments(self, inputs: Sequence[Any]) -> list[Any]:
+        """The arguments of forward() that these inputs make up."""
+        return arranged(self.structure, inputs)
 
     def build(self, seed: int, device: str = "cpu") -> torch.nn.Module:
         """A Model with the weights that this seed gives."""
@@ -111,6 +121,18 @@ class Problem:
         return _cropped_inputs(self, shapes)
 
 
+def opened(arguments: Sequence[Any]) -> tuple[list[Any], Any]:
+    """The inputs in the arguments of a call, and the same arguments with the number of an input in its place."""
+    inputs, containers = pytree.tree_flatten(list(arguments))
+    return inputs, pytree.tree_unflatten(list(range(len(inputs))), containers)
+
+
+def arranged(structure: Any, inputs: Sequence[Any]) -> list[Any]:
+    """The arguments that ``opened`` was given."""
+    made: list[Any] = pytree.tree_map(lambda number: inputs[number], structure)
+    return made
+
+
 def load_problem(path: Path) -> Problem:
     """Import a reference file and find its input shapes without allocating them."""
     path = check_path(path, "the reference")
@@ -130,18 +152,18 @@ def load_problem(path: Path) -> Problem:
     recorder = _Recorder()
     try:
         with torch.device("meta"), recorder:
-            declared = list(module.get_inputs())
+            declared, structure = opened(module.get_inputs())
         on_meta = all(not isinstance(x, torch.Tensor) or x.is_meta for x in declared)
     except Exception:  # noqa: BLE001  something in it needs real values
-        on_meta, declared = False, []
+        on_meta = False
     if not on_meta:
         recorder = _Recorder()
         try:
             with recorder:
-                declared = list(module.get_inputs())
+                declared, structure = opened(module.get_inputs())
         except Exception as error:  # noqa: BLE001
             raise ProblemError(f"get_inputs() of {path.name} fails: {error}{error_line(error, path)}") from None
-    return Problem(path, module, init_inputs, declared, on_meta, recorder.shapes)
+    return Problem(path, module, init_inputs, declared, structure, on_meta, recorder.shapes)
 
 
 # --- inputs of other sizes ------------------------------------------------------------------------------------------
@@ -209,7 +231,7 @@ def _resized_inputs(problem: Problem, shapes: Sequence[Shape | None]) -> list[An
             return None
     try:
         with _Recorder(replace):
-            made = list(problem.module.get_inputs())
+            made, _ = opened(problem.module.get_inputs())
     except Exception:  # noqa: BLE001
         return None
     got = [tuple(x.shape) if isinstance(x, torch.Tensor) else None for x in made]
@@ -219,7 +241,8 @@ def _resized_inputs(problem: Problem, shapes: Sequence[Shape | None]) -> list[An
 def _cropped_inputs(problem: Problem, shapes: Sequence[Shape | None]) -> list[Any]:
     """The declared inputs cut (or tiled) to the wanted shapes: for a get_inputs() whose factories cannot be resized."""
     made = []
-    for x, shape in zip(problem.module.get_inputs(), shapes, strict=True):
+    inputs, _ = opened(problem.module.get_inputs())
+    for x, shape in zip(inputs, shapes, strict=True):
         if isinstance(x, torch.Tensor) and shape is not None:
             for dim, n in enumerate(shape):
                 if n > x.shape[dim] > 0:

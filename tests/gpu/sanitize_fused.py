@@ -31,7 +31,7 @@ for sizes in (problem.small_sizes, [max(s - 1, 1) for s in problem.small_sizes])
     inputs = [x.cuda().to(dtype) if isinstance(x, torch.Tensor) and x.is_floating_point() else x
               for x in problem.inputs(problem.shapes_for(sizes), 1)]
     leaves = [x.requires_grad_() if isinstance(x, torch.Tensor) and x.is_floating_point() else x for x in inputs]
-    out = model(*leaves)
+    out = model(*problem.arguments(leaves))
     (out if isinstance(out, torch.Tensor) else out[0]).sum().backward()
     torch.cuda.synchronize()
     print("ran", [tuple(x.shape) for x in leaves if isinstance(x, torch.Tensor)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import pytest
 import torch
 
 from crucible.prove.compare import (
@@ -93,6 +94,30 @@ def test_magnitudes_are_judged_apart_when_asked():
     assert judge(x, x.float(), yard, torch.float32).ok
     judged = judge(x, got.float(), yard, torch.float32)
     assert not judged.ok and judged.magnitude is not None
+
+
+@pytest.mark.quick
+def test_copies_of_a_small_number_are_one_draw():
+    """A saturated tanh behind a norm: 500 elements are one number, whose error is luck in any computation."""
+    x = torch.randn(4000, dtype=torch.float64)
+    x[x.abs() < 0.01] = 1.0
+    x[:500] = -0.00102431574
+    eager, other = x.float(), x.float()
+    eager[:500] += 2e-8
+    other[:500] += 2e-7
+    assert judge(x, other, measure(x, eager, classes=True), torch.float32).ok
+
+
+@pytest.mark.quick
+def test_small_elements_that_are_lost_show_among_copies():
+    x = torch.randn(500, dtype=torch.float64).repeat_interleave(8)
+    x[:2000] *= 1e-4
+    x[2000:2500] = 1e-5
+    yard = measure(x, x.float(), classes=True)
+    step = 2.0**-22
+    judged = judge(x, (torch.round(x / step) * step).float(), yard, torch.float32)
+    assert not judged.ok and judged.magnitude is not None
+    assert judge(x, x.float(), yard, torch.float32).ok
 
 
 def test_noise_around_zero_has_room():

@@ -128,6 +128,33 @@ def test_inputs_that_cannot_be_resized_are_cut(write):
     assert x.shape == (3, 7) and x[1, 0] == 400
 
 
+@pytest.mark.quick
+def test_tensors_in_containers_are_inputs_like_others(write):
+    problem = load_problem(
+        write(
+            "containers.py",
+            """
+        import torch
+        class Model(torch.nn.Module):
+            def forward(self, x, state, options):
+                return x * state[0] + state[1] * options["by"], options["n"]
+        def get_inputs():
+            return [torch.rand(600, 900), (torch.randn(600, 900), torch.zeros(600, 900)),
+                    {"n": 3, "by": torch.rand(900)}]
+        def get_init_inputs(): return []
+    """,
+        )
+    )
+    assert problem.on_meta and problem.shapes == [(600, 900)] * 3 + [None, (900,)]
+    find_small(problem)
+    shapes = problem.shapes_for(problem.small_sizes)
+    inputs = problem.inputs(shapes, 0)
+    assert [tuple(x.shape) for x in inputs if x is not inputs[3]] == [s for s in shapes if s] and shapes[1] < (600, 900)
+    x, (h, c), options = problem.arguments(inputs)
+    assert (x is inputs[0]) and (h is inputs[1]) and (c is inputs[2]) and options == {"n": 3, "by": inputs[4]}
+    assert h.min() < 0 and not c.any(), "each keeps its own distribution"
+
+
 def test_a_model_that_needs_values_is_asked_on_the_cpu(write):
     problem = load_problem(
         write(

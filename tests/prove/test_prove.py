@@ -83,3 +83,32 @@ def test_a_random_reference_is_compared_in_eval_mode(write):
         write("r.py", text.format("Model")), write("n.py", text.format("ModelNew")), device="cpu", seed=1, quick=True
     )
     assert proof.verdict == "proven" and any("eval mode only" in limit for limit in proof.limits), proof.reason
+
+
+STATE = """
+    import torch
+    class {}(torch.nn.Module):
+        def forward(self, x, state):
+            h, c = state
+            {}
+            c = c * torch.sigmoid(x)
+            return h + torch.tanh(c), (h * 2, c)
+    def get_inputs(): return [torch.rand(8, 30), (torch.randn(8, 30), torch.randn(8, 30))]
+    def get_init_inputs(): return []
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("pass", None),
+        ("x = torch.where(c > 1e3, c, x)", "range_values"),  # nothing that get_inputs() gives is as large
+        ("c, old = c.clone(), c; old.data.mul_(2)", "input_modified"),
+        ("h = h.detach() + 0 * x", "missing_grad"),
+    ],
+)
+def test_tensors_in_a_tuple_are_judged_like_others(write, line, reason):
+    """They get other values, are compared after the call and have gradients."""
+    reference, new = STATE.format("Model", "pass"), STATE.format("ModelNew", line)
+    proof = crucible.prove(write("r.py", reference), write("n.py", new), device="cpu", seed=1, quick=True)
+    assert (proof.reason.code if proof.reason is not None else None) == reason, proof.reason

@@ -41,6 +41,16 @@ def test_other_sizes(write):
     assert values.sizes_text([(2, 3), None, (4,)]) == "2x3 4"
 
 
+def test_tensors_in_containers(write):
+    text = TWO.replace("forward(self, x, y)", "forward(self, x, state)").replace("[torch.rand(8, 16), ", "[3, (")
+    loaded = load_problem(write("state.py", text.replace("(8, 24)]", "(8, 24), torch.rand(8))]")))
+    made = values.make_inputs(loaded, values.scaled_shapes(loaded, batch=5), 0, torch.float16, "cpu")
+    contender = contenders.Contender(torch.nn.Identity(), torch.nn.Identity())
+    three, (a, b) = contender.inputs(made, training=True)
+    assert three == 3 and a.shape == (5, 24) and b.shape == (5,) and a.dtype == b.dtype == torch.float16
+    assert a.requires_grad and b.requires_grad and not made[1][0].requires_grad
+
+
 def test_distance():
     one = torch.tensor([3.0, 4.0])
     assert values.distance(one, one) == 0.0 and values.distance(one * 1.1, one) == pytest.approx(0.1, rel=1e-5)

@@ -22,7 +22,7 @@ FACTOR = 2.0
 LOST = 0.5  # a yardstick above this says that the truth is zero and everybody computes rounding noise
 LOST_FACTOR = 32.0  # such noise (the bias before a batch norm has no gradient) varies more between implementations
 CLASS_BITS = 8  # width of a magnitude class, in powers of two
-CLASS_MEMBERS = 32  # a class with fewer elements is too small to be judged alone
+CLASS_MEMBERS = 32  # a class with fewer different elements is too small to be judged alone
 
 # Codes of the mask that says what an element must be (see ``expectations``).
 FINITE, UNJUDGED, NAN, POSITIVE_INF, NEGATIVE_INF, OVERFLOW = range(6)
@@ -55,7 +55,8 @@ class Error:
     l2: float = 0.0
     worst: float = 0.0
     where: int = -1  # flat index of the worst element
-    classes: dict[int, tuple[float, int]] = field(default_factory=dict)  # magnitude class -> (relative L2, members)
+    # magnitude class -> (relative L2, different members)
+    classes: dict[int, tuple[float, int]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         return {"l2": self.l2, "worst": self.worst, "classes": {str(k): v for k, v in self.classes.items()}}
@@ -150,7 +151,7 @@ def measure(
         if classes:
             _add_classes(sums, a, difference, flat_mask[i : i + CHUNK] if flat_mask is not None else None)
     per_class = {
-        k: (math.sqrt(d) / math.sqrt(n), int(c)) for k, (d, n, c) in sums.items() if c >= CLASS_MEMBERS and n > 0
+        k: (math.sqrt(d) / math.sqrt(n), round(c)) for k, (d, n, c) in sums.items() if c >= CLASS_MEMBERS and n > 0
     }
     return Error(math.sqrt(total) if norm > 0 else math.sqrt(total), worst, where, per_class)
 
@@ -158,7 +159,12 @@ def measure(
 def _add_classes(
     sums: dict[int, list[float]], a: torch.Tensor, difference: torch.Tensor, mask: torch.Tensor | None
 ) -> None:
-    """Collect squared errors by the magnitude of the true element, each class in units of its own magnitude."""
+    """Collect squared errors by the magnitude of the true element, each class in units of its own magnitude.
+
+    Elements that are equal in float32 count as one, with the mean of their squared errors: what a saturated tanh sends
+    through a norm is the same number everywhere, and so is its error. Hundreds of copies are one draw, by which nobody
+    can tell two honest computations apart.
+    """
     keep = torch.isfinite(a) & (a != 0)
     if mask is not None:
         keep &= mask == FINITE
@@ -169,9 +175,11 @@ def _add_classes(
     low = int(key.min().item())
     unit = torch.pow(2.0, (key * CLASS_BITS).double().clamp(-1000, 1000))
     index = key - low
-    d = torch.bincount(index, weights=(difference / unit).square())
-    n = torch.bincount(index, weights=(a / unit).square())
-    c = torch.bincount(index)
+    _, same, copies = torch.unique(a.float(), return_inverse=True, return_counts=True)
+    share = 1.0 / copies[same].double()
+    d = torch.bincount(index, weights=share * (difference / unit).square())
+    n = torch.bincount(index, weights=share * (a / unit).square())
+    c = torch.bincount(index, weights=share)
     for j in range(c.numel()):
         if c[j] > 0:
             row = sums.setdefault(low + j, [0.0, 0.0, 0.0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -77,8 +78,12 @@ def call(
     seed: int,
     differentiate: bool,
     input_grads: bool = True,
+    arguments: Callable[[list[Any]], list[Any]] = list,
 ) -> Result:
-    """Run the reference once. Exceptions end up in ``error``: a reference may refuse a size, and that is an answer."""
+    """Run the reference once. Exceptions end up in ``error``: a reference may refuse a size, and that is an answer.
+
+    ``arguments`` puts inputs into the containers that forward() expects them in.
+    """
     result = Result()
     device = next((x.device for x in inputs if isinstance(x, torch.Tensor)), torch.device("cpu"))
     torch.manual_seed(seed)
@@ -91,7 +96,7 @@ def call(
     before = random_state(device)
     try:
         with torch.set_grad_enabled(differentiate):
-            raw = model(*inputs)
+            raw = model(*arguments(inputs))
         result.outputs = leaves(raw)
         values = [v for _, v in result.outputs]
         result.differentiable = [isinstance(v, torch.Tensor) and v.requires_grad for v in values]

@@ -65,7 +65,7 @@ class Reference:
         self.work = find_small(problem)
         try:
             model = problem.build(0)
-            self.bench = Bench(lambda: problem.build(0), self.dtype, device)
+            self.bench = Bench(lambda: problem.build(0), self.dtype, device, problem.arguments)
         except Exception as error:  # noqa: BLE001
             raise ProblemError(
                 f"Model of {problem.path.name} cannot be built: {type(error).__name__}: {error}"
@@ -116,7 +116,7 @@ class Reference:
                 return func(*args, **(kwargs or {}))
 
         with torch.no_grad(), Recorder():
-            model(*inputs)
+            model(*self.problem.arguments(inputs))
         return list(dict.fromkeys(names))
 
     def initial(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -161,6 +161,7 @@ class Reference:
             "dtype": tensors.dtype_name(self.dtype) if self.dtype is not None else None,
             "state": self._state_files(trial, state),
             "inputs": [tensors.encode(x, folder, f"input{i}") for i, x in enumerate(inputs)],
+            "structure": tensors.encode(self.problem.structure, folder, "structure"),
             "requires_grad": [
                 i
                 for i, x in enumerate(inputs)

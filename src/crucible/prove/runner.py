@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from crucible.problem import arranged
 from crucible.prove import shapes, tensors, watch
 from crucible.prove.devices import open_device
 from crucible.prove.execute import buffers_of, random_state, same_bits, shares_memory
@@ -105,7 +106,7 @@ class Runner:
         from torch.utils import cpp_extension
 
         hidden: dict[str, str] = {}
-        ours = {n: m for n, m in sys.modules.items() if n.split(".")[0] == "crucible"}
+        ours = _own_modules()
         real = cpp_extension.load_inline
 
         def load_inline(*args: Any, **kwargs: Any) -> Any:
@@ -114,6 +115,7 @@ class Runner:
             try:
                 return real(*args, **kwargs)
             finally:
+                ours.update(_own_modules())
                 _forget(ours)
                 for key in hidden:
                     os.environ.pop(key, None)
@@ -333,6 +335,10 @@ class Runner:
         self.held_inputs = [x.detach() if isinstance(x, torch.Tensor) else x for x in placed]
         return placed, originals
 
+    def _arguments(self, case: dict[str, Any], inputs: list[Any]) -> list[Any]:
+        """The inputs in the containers that forward() expects them in."""
+        return arranged(tensors.decode(case["structure"], self.cases / case["folder"]), inputs)
+
     def _call(
         self, model: torch.nn.Module, case: dict[str, Any], mode: dict[str, Any], outcome: dict[str, Any]
     ) -> None:
@@ -342,6 +348,7 @@ class Runner:
         wants_grad = case["cotangents"] is not None
         if mode.get("poison", True):
             self.device.poison(max((x.numel() for x in inputs if isinstance(x, torch.Tensor)), default=0))
+        arguments = self._arguments(case, inputs)
         torch.manual_seed(case["seed"])
         before = random_state(self.device.device)
         threads = watch.threads()
@@ -354,7 +361,7 @@ class Runner:
         with self._record(mode, outcome, "forward"):
             with torch.set_grad_enabled(wants_grad):
                 start = time.perf_counter()
-                raw = self._forward(model, inputs, wants_grad)
+                raw = self._forward(model, arguments, wants_grad)
                 outcome["forward_seconds"] = time.perf_counter() - start
             found = tensors.leaves(raw)
             # What the caller would read now, before anything that is still running can finish.
@@ -399,16 +406,16 @@ class Runner:
         self.previous = own
         outcome["stage"] = "done"
 
-    def _forward(self, model: torch.nn.Module, inputs: list[Any], grad: bool) -> Any:
+    def _forward(self, model: torch.nn.Module, arguments: list[Any], grad: bool) -> Any:
         if not self.disguise:
-            return model(*inputs)
+            return model(*arguments)
         names: dict[str, Any] = {"__name__": "train"}
         exec(compile(SCRIPT, "train.py", "exec"), names)
         result: list[Any] = []
 
         def step() -> None:
             try:
-                result.append(names["training_step"](model, inputs, grad))
+                result.append(names["training_step"](model, arguments, grad))
             except BaseException as error:  # noqa: BLE001  handed on below
                 result.append(error)
 
@@ -557,12 +564,17 @@ class Runner:
                     inputs.append(x)
                     if x is not None:
                         self.device.label(x, f"input {i}")
+                arguments = self._arguments(message["case"], inputs)
                 outcome["stage"] = "forward"
                 with self._record({"device": message["options"]}, outcome, "forward"), torch.no_grad():
-                    model(*inputs)
+                    model(*arguments)
         except Exception as error:  # noqa: BLE001
             outcome.update(ok=False, error=self._error(error, outcome["stage"]))
         return outcome
+
+
+def _own_modules() -> dict[str, ModuleType]:
+    return {n: m for n, m in sys.modules.items() if n.split(".")[0] in ("crucible", "crucible_binding")}
 
 
 def _forget(modules: dict[str, ModuleType]) -> None:

@@ -69,6 +69,11 @@ class Trial:
     def output_names(self) -> list[str]:
         return [name for name in self.truth["tensors"] if name.startswith("output")]
 
+    @property
+    def result_names(self) -> list[str]:
+        """Outputs, and gradients where the case has any."""
+        return [name for name in self.truth["tensors"] if name.startswith(("output", "grad:"))]
+
     def row(self, name: str) -> dict[str, Any]:
         found: dict[str, Any] = self.truth["tensors"][name]
         return found

@@ -70,7 +70,7 @@ class Oracle:
                 inputs = self.problem.inputs(shapes, 0)
             counter = FlopCounterMode(display=False)
             with torch.no_grad(), counter:
-                result = self.model(*inputs)
+                result = self.model(*self.problem.arguments(inputs))
         except Exception as error:  # noqa: BLE001  whatever a reference raises is a refusal
             self.last_error = error
             return None

@@ -78,8 +78,12 @@ class Truth:
 class Bench:
     """The reference model in two precisions, and a way to run either on given weights and inputs."""
 
-    def __init__(self, build: Callable[[], torch.nn.Module], dtype: torch.dtype | None, device: torch.device) -> None:
+    def __init__(
+        self, build: Callable[[], torch.nn.Module], dtype: torch.dtype | None, device: torch.device,
+        arguments: Callable[[list[Any]], list[Any]] = list,
+    ) -> None:  # fmt: skip
         self.device = device
+        self.arguments = arguments  # that inputs make up
         self.narrow = build().to(device)
         if dtype is not None:
             self.narrow = self.narrow.to(dtype)
@@ -126,13 +130,19 @@ class Bench:
         model.train(spec.training)
         moved = [_place(x, device, wide) for x in inputs]
         grads = None if cotangents is None else [_place(c, device, wide) for c in cotangents]
-        result = call(model, moved, grads, seed=spec.seed, differentiate=spec.grads, input_grads=self.input_grads)
+        result = self._call(model, moved, grads, spec)
         if result.error is not None and "leaf Variable that requires grad" in result.error:
             self.input_grads = False
             self.load(model, state)
             moved = [_place(x, device, wide) for x in inputs]
-            result = call(model, moved, grads, seed=spec.seed, differentiate=spec.grads, input_grads=False)
+            result = self._call(model, moved, grads, spec)
         return result, moved
+
+    def _call(self, model: torch.nn.Module, inputs: list[Any], cotangents: list[Any] | None, spec: Spec) -> Result:
+        return call(
+            model, inputs, cotangents, seed=spec.seed, differentiate=spec.grads, input_grads=self.input_grads,
+            arguments=self.arguments,
+        )  # fmt: skip
 
     def load(self, model: torch.nn.Module, state: State) -> None:
         """Copy values into a model of either precision. Large parameters that it already holds are left alone."""

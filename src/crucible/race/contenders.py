@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 
 from crucible.race import values
 from crucible.race.names import AGAIN, EAGER
@@ -25,8 +26,8 @@ class Contender:
 
     def inputs(self, given: Sequence[Any], training: bool) -> list[Any]:
         """Inputs as this contender wants them; for training as leaves of their own, without gradients yet."""
-        made = [self.prepare(t) if isinstance(t, torch.Tensor) else t for t in given]
-        return [values.leaf(t) for t in made] if training else made
+        made = pytree.tree_map_only(torch.Tensor, self.prepare, list(given))
+        return list(pytree.tree_map(values.leaf, made) if training else made)
 
 
 def baseline(name: str, model: torch.nn.Module) -> Contender:

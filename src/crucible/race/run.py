@@ -100,7 +100,7 @@ def _works(problem: Problem, model: Any, options: RaceOptions) -> dict[str, Work
         return t.to("meta", wanted) if real and wanted is not None else t
 
     model = model.to(wanted) if wanted is not None else model
-    inputs = [typed(t) for t in problem.declared]
+    inputs = problem.arguments([typed(t) for t in problem.declared])
     try:
         return {what: work_of(model, inputs, what == "training") for what in options.passes}
     except Exception as error:  # noqa: BLE001  forward() itself fails

@@ -34,10 +34,11 @@ def scaled_shapes(problem: Problem, batch: int | None = None, spatial: float = 1
 def make_inputs(
     problem: Problem, shapes: Sequence[Shape | None], seed: int, dtype: torch.dtype | None, device: str = "cuda"
 ) -> list[Any]:
-    """Inputs on the device with the values that the problem's author chose; no ``dtype``: in the author's types."""
+    """Arguments of forward() on the device with the values that the problem's author chose; no ``dtype``: in the
+    author's types."""
     with torch.device(device):
         made = problem.inputs(list(shapes), seed)
-    return [_placed(t, dtype, device) for t in made]
+    return problem.arguments([_placed(t, dtype, device) for t in made])
 
 
 def _placed(value: Any, dtype: torch.dtype | None, device: str) -> Any:

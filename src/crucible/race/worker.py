@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.utils._pytree as pytree
 
 from crucible.problem import Problem, import_file, load_problem
 from crucible.prove import watch
@@ -221,7 +222,7 @@ class Worker:
             model = copy.deepcopy(self.model).double()
             model.zero_grad(set_to_none=True)
             exact = Contender(model, model)
-            wide = exact.inputs([values.wide(_bare(t)) for t in inputs], training)
+            wide = exact.inputs(pytree.tree_map(lambda t: values.wide(_bare(t)), inputs), training)
             out = STEPS[what](exact, wide, [c.double() for c in cotangents] if training else None)
             found = self._results(out, wide, training, exact)
             return [self._look(found, each)["values"] for each in places]
@@ -300,7 +301,8 @@ class Worker:
         assert contender is not None
         found = {f"output {i}": t for i, t in enumerate(values.tensors(out))}
         if training:
-            found |= {f"gradient of input {i}": t.grad for i, t in enumerate(inputs) if _has_gradient(t)}
+            flat = pytree.tree_leaves(list(inputs))
+            found |= {f"gradient of input {i}": t.grad for i, t in enumerate(flat) if _has_gradient(t)}
             named = contender.model.named_parameters()
             found |= {f"gradient of {n}": p.grad for n, p in named if p.grad is not None}
         return found

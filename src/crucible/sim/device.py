@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _runtime: ctypes.CDLL | None = None
 _glue: ctypes.CDLL | None = None
+_builds: list[dict[str, Any]] = []  # that of sim/extension.py, which imports torch
 
 # Operators that move or make memory but compute nothing: using them is not "letting torch do the work".
 _BOOKKEEPING = (
@@ -44,7 +45,7 @@ def install(*, capability: tuple[int, int] = (9, 0), architecture: str = PLAIN) 
     ``architecture`` is what extensions are compiled for unless their nvcc flags or ``TORCH_CUDA_ARCH_LIST`` say it:
     ``sm_90``, or ``sm_90a`` for wgmma, which needs a capability of (9, 0).
     """
-    global _runtime, _glue
+    global _runtime, _glue, _builds
     if _runtime is not None:
         return
     if "torch" in sys.modules:
@@ -69,6 +70,7 @@ def install(*, capability: tuple[int, int] = (9, 0), architecture: str = PLAIN) 
 
     torch_cuda.patch(_runtime, _glue, capability)
     torch_cuda.extension.build_for(capability, architecture)
+    _builds = torch_cuda.extension.BUILDS
     # torch's backward thread for the device still drops its last task when backward() has returned; if the interpreter
     # ends in that instant, the thread needs the lock of an interpreter that is gone, and the process aborts.
     atexit.register(time.sleep, 0.1)
@@ -126,9 +128,7 @@ def ops(*, compute_only: bool = True) -> dict[str, int]:
 
 def builds() -> list[dict[str, Any]]:
     """Every ``load_inline`` call of this process: name, ok, seconds, error, kernels defined and launched."""
-    from crucible.sim.extension import BUILDS
-
-    return list(BUILDS)
+    return list(_builds)
 
 
 def reset() -> None:

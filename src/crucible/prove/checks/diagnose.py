@@ -105,9 +105,9 @@ def fresh_trial(session: Session, trial: Trial, **extra: Any) -> Trial | None:
             return None
         session.candidate({"op": "construct", "init": session.problem["init"], "seed": 1, "save": False}, child)
         result = session.execute(trial.spec, trial.case, trial.truth, child=child, scratch=scratch, tolerate=True)
-        for name in result.output_names:
+        for name in result.result_names:
             result.judge(name)
-        result.kept = {n: result.got(n) for n in result.output_names}
+        result.kept = {n: result.got(n) for n in result.result_names}
         return result
 
 

@@ -180,7 +180,7 @@ def _judge(session: Session, trial: Trial, earlier: Trial | None, code: str, wor
                 {"error": trial.error},
             )
         )
-    for name in trial.output_names:
+    for name in trial.result_names:
         judged = trial.judge(name)
         if judged is None or judged.ok:
             continue
@@ -193,11 +193,15 @@ def _judge(session: Session, trial: Trial, earlier: Trial | None, code: str, wor
         raise Refutation(
             Finding(
                 code,
-                f"{words} the result is wrong{stale}: relative L2 error {judged.error.l2:.1e}, allowed "
+                f"{words} {_words(name)} is wrong{stale}: relative L2 error {judged.error.l2:.1e}, allowed "
                 f"{judged.limit_l2:.1e}",
                 {"tensor": name, "error_l2": judged.error.l2},
             )
         )
+
+
+def _words(name: str) -> str:
+    return f"the gradient of {name.removeprefix('grad:')}" if name.startswith("grad:") else "the result"
 
 
 def _forward_only(case: dict[str, Any]) -> dict[str, Any]:
@@ -238,9 +242,7 @@ def _unused_results(session: Session, trial: Trial) -> None:
 
     The simulator drops every launch; on a GPU whatever the extension's functions return or write is filled with nan.
     """
-    kernels = sorted(
-        {str(n.get("kernel")) for n in launches_of({"forward_device": trial.reply.get("forward_device", {})})}
-    )
+    kernels = sorted({str(n.get("kernel")) for n in _launches_forward(trial)})
     if not kernels:
         return
     without: dict[str, Any] = (
@@ -263,6 +265,10 @@ def _unused_results(session: Session, trial: Trial) -> None:
     session.forget_reply(dropped)
 
 
+def _launches_forward(trial: Trial) -> list[dict[str, Any]]:
+    return launches_of({"forward_device": trial.reply.get("forward_device", {})})
+
+
 def _equal(a: Any, b: Any) -> bool:
     return a is not None and b is not None and same_bits(a, b)
 
@@ -274,10 +280,12 @@ def _delayed_streams(session: Session, trial: Trial) -> None:
 
 
 def _in_disguise(session: Session, trial: Trial) -> None:
-    """The same call in a process that does not look like a test."""
-    case_free = Trial(
-        trial.spec, _forward_only(trial.case), trial.truth, {}, trial.truths, trial.scratch, trial.device_type
-    )
+    """The same call in a process that does not look like a test.
+
+    Forward only, unless that is torch's own: then the kernels to be seen are those of backward().
+    """
+    case = _forward_only(trial.case) if _launches_forward(trial) else trial.case
+    case_free = Trial(trial.spec, case, trial.truth, {}, trial.truths, trial.scratch, trial.device_type)
     other = fresh_trial(session, case_free, **DISGUISE)
     habits = f" ({session.scan.curious[0]})" if session.scan.curious else ""
     if other is None:
