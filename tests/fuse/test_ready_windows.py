@@ -15,8 +15,8 @@ import torch.nn as nn
 
 
 class Model(nn.Module):
-    """Boxes side by side in an image, in a volume and of several samples, of which the last tile has too few; groups
-    with dilation, channels that fill no chunk, an input that is computed, statistics, and a pool."""
+    """Boxes side by side in an image, and of several samples, of which the last tile has too few; groups with dilation,
+    channels that fill no chunk, an input that is computed, statistics, and a pool."""
 
     def __init__(self):
         super().__init__()
@@ -24,15 +24,14 @@ class Model(nn.Module):
         self.norm = nn.BatchNorm2d(70)
         self.pool = nn.MaxPool2d(2)
         self.grouped = nn.Conv2d(40, 80, 3, padding=2, dilation=2, groups=2, bias=False)
-        self.volume = nn.Conv3d(24, 64, 3, padding=1)
 
-    def forward(self, x, y, z):
+    def forward(self, x, y):
         pooled = self.pool(torch.tanh(self.norm(self.first(x))))
-        return pooled, self.grouped(torch.relu(y)), torch.relu(self.volume(z))
+        return pooled, self.grouped(torch.relu(y))
 
 
 def get_inputs():
-    return [torch.randn(5, 20, 4, 10), torch.randn(4, 40, 5, 7), torch.randn(2, 24, 3, 9, 8)]
+    return [torch.randn(5, 20, 4, 10), torch.randn(4, 40, 26, 7)]
 
 
 def get_init_inputs():
