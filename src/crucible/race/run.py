@@ -7,7 +7,7 @@ import functools
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -34,11 +34,12 @@ NO_GPU = "no times: a race needs a CUDA GPU, and torch finds none here. Times ar
 
 def race(
     reference: str | Path, candidates: Sequence[str | Path], *, progress: Say | None = None,
-    proofs: dict[str, Proof] | None = None, **options: Any,
+    proofs: Mapping[str, Proof | dict[str, Any]] | None = None, **options: Any,
 ) -> Race:  # fmt: skip
     """Time candidates beside the reference, eager and compiled, on the GPU of this machine.
 
-    ``options`` are those of RaceOptions. ``proofs`` are such as were made already, by the digest of the candidate.
+    ``options`` are those of RaceOptions. ``proofs`` are such as were made already, or documents of them, by the
+    digest of the candidate.
     Raises RaceError or ProblemError for a user's mistake; what a candidate does wrong is in the result.
     """
     options.setdefault("seed", fresh_seed())
@@ -169,9 +170,10 @@ def _prove_all(
             _adopt(entry, proof)
 
 
-def _adopt(entry: Entry, proof: Proof) -> None:
-    entry.verdict, entry.proof = proof.verdict, proof.to_json(sources=False)
-    entry.reason = f"{proof.reason.code}: {proof.reason.message}" if proof.reason else None
+def _adopt(entry: Entry, proof: Proof | dict[str, Any]) -> None:
+    found = proof if isinstance(proof, dict) else proof.to_json(sources=False)
+    entry.verdict, entry.proof, reason = found["verdict"], found, found["reason"]
+    entry.reason = f"{reason['code']}: {reason['message']}" if reason else None
 
 
 def _proving(say: Say, name: str, check: str, text: str) -> None:
