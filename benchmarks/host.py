@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import measuring  # noqa: E402
 
 from crucible.problem import Problem, import_file, load_problem  # noqa: E402
+from crucible.race import values  # noqa: E402
 
 CALLS = 40  # a sample: some hundred launches, and the queue holds a thousand
 CONTENDERS = ("eager", "ModelNew")
@@ -52,7 +53,7 @@ def calls_of(model: torch.nn.Module, inputs: list[Any]) -> dict[str, Callable[[]
 
     def step() -> None:
         model.train()
-        measuring.total(model(*inputs)).backward()
+        values.total(model(*inputs)).backward()
         model.zero_grad(set_to_none=True)
 
     found: dict[str, Callable[[], Any]] = {"forward": functools.partial(forward, True)}
@@ -64,11 +65,11 @@ def calls_of(model: torch.nn.Module, inputs: list[Any]) -> dict[str, Callable[[]
 def measure(problem: Problem, new: Path, arguments: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
     """Samples by what was called and by contender."""
     dtype = getattr(torch, arguments.dtype)
-    shapes = measuring.scaled_shapes(problem, batch=1, spatial=arguments.spatial)
+    shapes = values.scaled_shapes(problem, batch=1, spatial=arguments.spatial)
     reference = problem.build(0).cuda().to(dtype)
     fused = import_file(new, f"host_{new.stem}").ModelNew(*problem.init_inputs).cuda().to(dtype)
     fused.load_state_dict(reference.state_dict())
-    inputs = measuring.make_inputs(problem, shapes, 0, dtype)
+    inputs = values.make_inputs(problem, shapes, 0, dtype)
     calls = {name: calls_of(model, inputs) for name, model in zip(CONTENDERS, (reference, fused))}
     found: dict[str, dict[str, list[float]]] = {}
     for what in calls["eager"]:
