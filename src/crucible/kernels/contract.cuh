@@ -126,9 +126,23 @@ __device__ __forceinline__ accum finish_element(const P& p, Index z, Index m, co
   else
     return p.finish(z, m, columns.valid(r, j) ? columns.column(r, j) : 0, split, value, there && columns.valid(r, j));
 }
-// One of the elements of a row, the same for all lanes, and how many there are; 0 where there is none.
+// Something near the mean of a row's elements, the same for LANES neighbours: the mean of those that they have, one each. Of
+// deviations from it little cancels: n times its own squared deviation is not much of all of them, while that of a single
+// element may be all. Zero where it is not finite, so that infinities stay what they are.
+template <int LANES>
+__device__ __forceinline__ accum near_mean(accum mine, int have) {
+  accum sum = mine * accum(1.0 / LANES), count = static_cast<accum>(have);
+#pragma unroll
+  for (int by = LANES / 2; by > 0; by /= 2) {
+    sum += __shfl_xor_sync(0xffffffffu, sum, by);
+    count += __shfl_xor_sync(0xffffffffu, count, by);
+  }
+  const accum mean = count > 0 ? sum * (accum(LANES) / count) : accum(0);
+  return mean - mean == 0 ? mean : accum(0);
+}
+// The same of a row by all lanes, and how many elements there are.
 template <int EACH, class P, class C>
-__device__ __forceinline__ accum one_there(const P& p, Index z, Index m, const C& columns, int r, const accum (&kept)[EACH],
+__device__ __forceinline__ accum near_all(const P& p, Index z, Index m, const C& columns, int r, const accum (&kept)[EACH],
                                            int* found) {
   accum mine = 0;
   bool any = false;
@@ -139,8 +153,7 @@ __device__ __forceinline__ accum one_there(const P& p, Index z, Index m, const C
     any |= there;
     *found += __popc(__ballot_sync(0xffffffffu, there));
   }
-  const unsigned lanes = __ballot_sync(0xffffffffu, any);
-  return __shfl_sync(0xffffffffu, mine, lanes == 0 ? 0 : __ffs(static_cast<int>(lanes)) - 1);
+  return near_mean<32>(mine, any);
 }
 
 // ROWS neighbouring rows of a tile (those there are, below `limit`) at a time, so that they need not wait for each other's
@@ -208,8 +221,7 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
           p.sink(z, m + r, P::group > 0 ? columns.column(0, first) / WIDTH : columns.tile, size, near[r] + off, squares);
       }
     }
-    // The whole warp takes each of them, all rows in one go, with deviations from the first element: n (x - mean)^2 of one
-    // of n elements is at most n times their squared deviations, so that little is lost when the mean's are subtracted.
+    // The whole warp takes each of them, all rows in one go, with deviations from what is near the mean.
 #pragma unroll
     for (int first = 0; LANES == 32 && first < EACH; first += TAKES) {
       constexpr int EVERY = 32 / ROWS;
@@ -217,11 +229,14 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
       accum size = static_cast<accum>(P::group > 0 ? P::group : columns.count);
 #pragma unroll
       for (int r = 0; r < ROWS; ++r) {
-        accum near = __shfl_sync(0xffffffffu, kept[r][first], 0);
+        accum near;
         if constexpr (RaggedOf<P>::ragged) {
           int found = 0;
-          near = one_there(p, z, m + r, columns, r, kept[r], &found);
+          near = near_all(p, z, m + r, columns, r, kept[r], &found);
           if (lane / EVERY == r) size = static_cast<accum>(found);
+        } else {
+          const bool have = columns.valid(r, first);
+          near = near_mean<32>(have ? kept[r][first] : accum(0), have);
         }
         if (lane / EVERY == r) middle = near;
         accum off = 0, squares = 0;

@@ -77,12 +77,16 @@ __device__ __forceinline__ void finish_two(const P& p, Index z, Index m, const S
   }
 }
 
-// Statistics of a row's elements, by four lanes: deviations from one of them (see finish_values). Where some may not exist,
-// each lane has one of its own, and the lanes' results are joined.
+// Statistics of a row's elements, by four lanes: deviations from what is near their mean (near_mean). Where some may not
+// exist, each lane has an element of its own instead, and the lanes' results are joined.
 template <bool RAGGED>
 struct RowStatistics {
   accum near = 0, off[2] = {0, 0}, squares[2] = {0, 0};
   int found = 0;
+  // Before the first: two elements, where they are there, of which one at least of the four lanes has one.
+  __device__ __forceinline__ void begin(const accum (&two)[2], bool first, bool second) {
+    near = near_mean<4>((first ? two[0] : accum(0)) + (second ? two[1] : accum(0)), first + second);
+  }
   __device__ __forceinline__ void take(int which, accum x, bool there) {
     if (RAGGED && there && found == 0) near = x;
     const accum d = there ? x - near : accum(0);
@@ -159,15 +163,14 @@ __device__ __forceinline__ void finish_fragments(const P& p, Index z, Index firs
 #pragma unroll
         for (int e = 0; e < 2; ++e) statistics.take(e, two[e], own[e] && spot_exists(p, z, m, spots[e]));
       } else if constexpr (P::statistics) {
-        // The row's first element is in one of the first two blocks.
+        // The row has an element in one of the first two blocks: where it is long, the second is all its own.
         if (i == 0) {
           ahead[0] = two[0], ahead[1] = two[1];
         } else {
           if (i == 1) {
-            const int from = lane / 4 * 4 + begin / 2;
-            const accum even = __shfl_sync(0xffffffffu, PAIRS && begin > 0 ? two[0] : ahead[0], from);
-            const accum odd_one = PAIRS ? even : __shfl_sync(0xffffffffu, ahead[1], from);
-            statistics.near = begin % 2 == 0 ? even : odd_one;
+            const bool one = rest > 0 && at >= begin, other = rest > 1 && at + 1 >= begin;
+            const accum some[2] = {own[0] ? two[0] : ahead[0], own[1] ? two[1] : ahead[1]};
+            statistics.begin(some, own[0] || one, own[1] || other);
 #pragma unroll
             for (int e = 0; e < 2; ++e) statistics.take(e, ahead[e], rest > e && at + e >= begin);
           }
@@ -297,7 +300,7 @@ __device__ __forceinline__ void finish_fragments(const P& p, Index z, Index firs
       }
       finish_two<PAIRS>(p, z, m, spots, row < rows && own[0], row < rows && own[1], two);
       if constexpr (P::statistics) {
-        if (!RaggedOf<P>::ragged && i == 0) statistics.near = __shfl_sync(0xffffffffu, two[0], lane / 4 * 4);
+        if (!RaggedOf<P>::ragged && i == 0) statistics.begin(two, own[0], own[1]);
 #pragma unroll
         for (int e = 0; e < 2; ++e) statistics.take(e, two[e], own[e] && spot_exists(p, z, m, spots[e]));
       }
