@@ -227,7 +227,7 @@ def write_index(subjects: list[Any]) -> None:
 
 
 def race_all(
-    wanted: list[Path], folder: Path, against: Sequence[str], *, quick: bool, train: bool, simulated: bool
+    wanted: list[Path], folder: Path, against: Sequence[str], *, quick: bool, simulated: bool, **options: Any
 ) -> int:
     """A record of every file of the gallery, from this machine's GPU: proofs beside each other, each race alone."""
     from crucible.race.record import digest
@@ -247,7 +247,7 @@ def race_all(
     for path, file in files.items():
         say(f"{path.stem}: {made[path]['verdict']} in {made[path]['seconds']:.0f} s")
         known = {digest(file): made[path]}
-        result = race(path.relative_to(ROOT), [file], train=train, against=against, seed=SEED, proofs=known)
+        result = race(path.relative_to(ROOT), [file], against=against, seed=SEED, proofs=known, **options)
         (folder / f"{path.stem}.json").write_text(result.to_text())
         say(f"{path.stem}: exit code {result.exit_code}, {result.seconds:.0f} s {result.untimed or ''}")
         worst = max(worst, result.exit_code)
@@ -285,12 +285,13 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="shorter proofs")
     parser.add_argument("--simulated", action="store_true", help="race with the gallery's own proofs, of the simulator")
     parser.add_argument("--train", action="store_true", help="race the training step too")
+    parser.add_argument("--rounds", type=int, default=7, help="of a race [default: %(default)s]")
     parser.add_argument("--against", default=",".join(AGAINST), help="contenders of a race [default: %(default)s]")
     given = parser.parse_args()
     os.chdir(ROOT)
     wanted = list(chosen(given.names))
     if given.race is not None:
-        options = {"quick": given.quick, "train": given.train, "simulated": given.simulated}
+        options = {n: getattr(given, n) for n in ("quick", "simulated", "train", "rounds")}
         return race_all(wanted, given.race, given.against.split(","), **options)
     made = {path: make(path, given.records, given.quick) for path in wanted}
     whole = [p for p in problems() if (GALLERY / p.stem / "proof.json").is_file()]

@@ -162,12 +162,12 @@ struct Moments {
     m2 = fma(d, x - mean, m2);
   }
   __device__ __forceinline__ void step(accum n, accum other_mean, accum other_m2) {
-    if (n > 0) {
-      const accum all = count + n, d = other_mean - mean, part = n / all;
-      mean += d * part;
-      m2 += other_m2 + d * d * count * part;
-      count = all;
-    }
+    // Without branches, so that several partial results are asked for at once. The first one is taken as it is.
+    const bool more = n > 0;
+    const accum all = count + n, d = other_mean - mean, part = n * count_inverse(all);
+    const accum next = count > 0 ? fma(d, part, mean) : other_mean;
+    const accum sum = count > 0 ? m2 + other_m2 + d * d * count * part : other_m2;
+    mean = more ? next : mean, m2 = more ? sum : m2, count = more ? all : count;
   }
   __device__ __forceinline__ void join(const Moments& b) { step(b.count, b.mean, b.m2); }
   __device__ __forceinline__ accum get_mean() const { return count > 0 ? mean : accum(NAN); }
@@ -1451,9 +1451,23 @@ __device__ __forceinline__ accum finish_element(const P& p, Index z, Index m, co
   else
     return p.finish(z, m, columns.valid(r, j) ? columns.column(r, j) : 0, split, value, there && columns.valid(r, j));
 }
-// One of the elements of a row, the same for all lanes, and how many there are; 0 where there is none.
+// Something near the mean of a row's elements, the same for LANES neighbours: the mean of those that they have, one each. Of
+// deviations from it little cancels: n times its own squared deviation is not much of all of them, while that of a single
+// element may be all. Zero where it is not finite, so that infinities stay what they are.
+template <int LANES>
+__device__ __forceinline__ accum near_mean(accum mine, int have) {
+  accum sum = mine * accum(1.0 / LANES), count = static_cast<accum>(have);
+#pragma unroll
+  for (int by = LANES / 2; by > 0; by /= 2) {
+    sum += __shfl_xor_sync(0xffffffffu, sum, by);
+    count += __shfl_xor_sync(0xffffffffu, count, by);
+  }
+  const accum mean = count > 0 ? sum * (accum(LANES) / count) : accum(0);
+  return mean - mean == 0 ? mean : accum(0);
+}
+// The same of a row by all lanes, and how many elements there are.
 template <int EACH, class P, class C>
-__device__ __forceinline__ accum one_there(const P& p, Index z, Index m, const C& columns, int r, const accum (&kept)[EACH],
+__device__ __forceinline__ accum near_all(const P& p, Index z, Index m, const C& columns, int r, const accum (&kept)[EACH],
                                            int* found) {
   accum mine = 0;
   bool any = false;
@@ -1464,8 +1478,7 @@ __device__ __forceinline__ accum one_there(const P& p, Index z, Index m, const C
     any |= there;
     *found += __popc(__ballot_sync(0xffffffffu, there));
   }
-  const unsigned lanes = __ballot_sync(0xffffffffu, any);
-  return __shfl_sync(0xffffffffu, mine, lanes == 0 ? 0 : __ffs(static_cast<int>(lanes)) - 1);
+  return near_mean<32>(mine, any);
 }
 
 // ROWS neighbouring rows of a tile (those there are, below `limit`) at a time, so that they need not wait for each other's
@@ -1533,8 +1546,7 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
           p.sink(z, m + r, P::group > 0 ? columns.column(0, first) / WIDTH : columns.tile, size, near[r] + off, squares);
       }
     }
-    // The whole warp takes each of them, all rows in one go, with deviations from the first element: n (x - mean)^2 of one
-    // of n elements is at most n times their squared deviations, so that little is lost when the mean's are subtracted.
+    // The whole warp takes each of them, all rows in one go, with deviations from what is near the mean.
 #pragma unroll
     for (int first = 0; LANES == 32 && first < EACH; first += TAKES) {
       constexpr int EVERY = 32 / ROWS;
@@ -1542,11 +1554,14 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
       accum size = static_cast<accum>(P::group > 0 ? P::group : columns.count);
 #pragma unroll
       for (int r = 0; r < ROWS; ++r) {
-        accum near = __shfl_sync(0xffffffffu, kept[r][first], 0);
+        accum near;
         if constexpr (RaggedOf<P>::ragged) {
           int found = 0;
-          near = one_there(p, z, m + r, columns, r, kept[r], &found);
+          near = near_all(p, z, m + r, columns, r, kept[r], &found);
           if (lane / EVERY == r) size = static_cast<accum>(found);
+        } else {
+          const bool have = columns.valid(r, first);
+          near = near_mean<32>(have ? kept[r][first] : accum(0), have);
         }
         if (lane / EVERY == r) middle = near;
         accum off = 0, squares = 0;
@@ -2106,12 +2121,16 @@ __device__ __forceinline__ void finish_two(const P& p, Index z, Index m, const S
   }
 }
 
-// Statistics of a row's elements, by four lanes: deviations from one of them (see finish_values). Where some may not exist,
-// each lane has one of its own, and the lanes' results are joined.
+// Statistics of a row's elements, by four lanes: deviations from what is near their mean (near_mean). Where some may not
+// exist, each lane has an element of its own instead, and the lanes' results are joined.
 template <bool RAGGED>
 struct RowStatistics {
   accum near = 0, off[2] = {0, 0}, squares[2] = {0, 0};
   int found = 0;
+  // Before the first: two elements, where they are there, of which one at least of the four lanes has one.
+  __device__ __forceinline__ void begin(const accum (&two)[2], bool first, bool second) {
+    near = near_mean<4>((first ? two[0] : accum(0)) + (second ? two[1] : accum(0)), first + second);
+  }
   __device__ __forceinline__ void take(int which, accum x, bool there) {
     if (RAGGED && there && found == 0) near = x;
     const accum d = there ? x - near : accum(0);
@@ -2188,15 +2207,14 @@ __device__ __forceinline__ void finish_fragments(const P& p, Index z, Index firs
 #pragma unroll
         for (int e = 0; e < 2; ++e) statistics.take(e, two[e], own[e] && spot_exists(p, z, m, spots[e]));
       } else if constexpr (P::statistics) {
-        // The row's first element is in one of the first two blocks.
+        // The row has an element in one of the first two blocks: where it is long, the second is all its own.
         if (i == 0) {
           ahead[0] = two[0], ahead[1] = two[1];
         } else {
           if (i == 1) {
-            const int from = lane / 4 * 4 + begin / 2;
-            const accum even = __shfl_sync(0xffffffffu, PAIRS && begin > 0 ? two[0] : ahead[0], from);
-            const accum odd_one = PAIRS ? even : __shfl_sync(0xffffffffu, ahead[1], from);
-            statistics.near = begin % 2 == 0 ? even : odd_one;
+            const bool one = rest > 0 && at >= begin, other = rest > 1 && at + 1 >= begin;
+            const accum some[2] = {own[0] ? two[0] : ahead[0], own[1] ? two[1] : ahead[1]};
+            statistics.begin(some, own[0] || one, own[1] || other);
 #pragma unroll
             for (int e = 0; e < 2; ++e) statistics.take(e, ahead[e], rest > e && at + e >= begin);
           }
@@ -2326,7 +2344,7 @@ __device__ __forceinline__ void finish_fragments(const P& p, Index z, Index firs
       }
       finish_two<PAIRS>(p, z, m, spots, row < rows && own[0], row < rows && own[1], two);
       if constexpr (P::statistics) {
-        if (!RaggedOf<P>::ragged && i == 0) statistics.near = __shfl_sync(0xffffffffu, two[0], lane / 4 * 4);
+        if (!RaggedOf<P>::ragged && i == 0) statistics.begin(two, own[0], own[1]);
 #pragma unroll
         for (int e = 0; e < 2; ++e) statistics.take(e, two[e], own[e] && spot_exists(p, z, m, spots[e]));
       }
@@ -2515,6 +2533,7 @@ struct Warpgroups {
   static constexpr int JOIN = JOIN_, SLOTS = SLOTS_, CHUNKS = CHUNKS_, TURN = TURN_, LAND = LAND_;
   static constexpr int BM = PAIR_ROWS, PRODUCERS = 256, CONSUMERS = 256, threads = PRODUCERS + CONSUMERS;
   static constexpr bool PAIRED = JOIN >= 0, SAMPLES = JOIN == 4;
+  static constexpr int BOXES = PAIRED ? 2 : 1;                 // side by side
   static constexpr int UNIT = kind == Operands::Tf32 ? 4 : 8;  // channels in 16 bytes
   static constexpr int CHANNELS = 2 * UNIT;                    // of a chunk
 };
@@ -2543,6 +2562,12 @@ struct Packed {
     rows = reinterpret_cast<int*>(bytes + zeros<P>());
     half = bytes + zeros<P>() + tiles * PAIR_ROWS * 4;
     tf32 = half + tiles * taps * ((P::CHANNELS + 15) / 16) * TAP_BYTES;
+  }
+  // Bytes of all this.
+  template <class P>
+  static __host__ __device__ int64_t bytes(const P& p) {
+    const int64_t tiles = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS), taps = P::Kernel::product;
+    return zeros<P>() + tiles * (PAIR_ROWS * 4 + taps * ((P::CHANNELS + 15) / 16 + (P::CHANNELS + 7) / 8) * TAP_BYTES);
   }
   __device__ __forceinline__ int input() const;        // exponent of its scale
   __device__ __forceinline__ int split_input() const;  // and in kind Split
@@ -2724,7 +2749,7 @@ namespace crucible {
 // A box, or two, and the halo. Places in the halo count residue by residue.
 template <class W, class P>
 struct Pair {
-  __host__ __device__ static constexpr int box(int d) { return P::Box::at(d) * (d == W::JOIN ? 2 : 1); }
+  __host__ __device__ static constexpr int box(int d) { return P::Box::at(d) * (d == W::JOIN ? W::BOXES : 1); }
   __host__ __device__ static constexpr int halo(int d) { return halo_extent<P>(d, box(d)); }
   // Of a residue; rows that are pooled in pairs begin with eight columns of their own.
   __host__ __device__ static constexpr int each(int d) {
@@ -2732,17 +2757,17 @@ struct Pair {
     return d == 3 && PoolOf<P>::pooled && PoolOf<P>::Window::at(3) == 2 ? (own + 7) / 8 * 8 : own;
   }
   using Halo = Dims<each(0), each(1), each(2), each(3)>;
-  static constexpr int RESIDUES = P::Stride::product, PLACES = RESIDUES * Halo::product * (W::SAMPLES ? 2 : 1);
+  static constexpr int RESIDUES = P::Stride::product, PLACES = RESIDUES * Halo::product * (W::SAMPLES ? W::BOXES : 1);
   __host__ __device__ static constexpr int reach(int d) {
     return (P::Kernel::at(d) - 1) * P::Dilation::at(d) / P::Stride::at(d);
   }
-  // Places from a box's first pixel to its last, and from the first box's to the second's.
+  // Places from a box's first pixel to its last, and from a box's to the next one's.
   static constexpr int SPAN = 1 + (P::Box::at(0) - 1) * Halo::pitch(0) + (P::Box::at(1) - 1) * Halo::pitch(1) +
                               (P::Box::at(2) - 1) * Halo::pitch(2) + (P::Box::at(3) - 1) * Halo::pitch(3);
-  static constexpr int SECOND = W::SAMPLES ? PLACES / 2 : W::PAIRED ? P::Box::at(W::JOIN) * Halo::pitch(W::JOIN) : 0;
+  static constexpr int SECOND = W::SAMPLES ? PLACES / W::BOXES : W::PAIRED ? P::Box::at(W::JOIN) * Halo::pitch(W::JOIN) : 0;
   static constexpr int N = (SPAN + 7) / 8 * 8, BN = (N + 31) / 32 * 32;
   static constexpr int FARTHEST = reach(0) * Halo::pitch(0) + reach(1) * Halo::pitch(1) + reach(2) * Halo::pitch(2) + reach(3) * Halo::pitch(3);
-  static constexpr int READ = (RESIDUES - 1) * Halo::product + SECOND + FARTHEST + N;  // one more than the last place read
+  static constexpr int READ = (RESIDUES - 1) * Halo::product + (W::BOXES - 1) * SECOND + FARTHEST + N;  // one more than the last place read
   static constexpr int ROOM = READ > PLACES ? READ : PLACES;
   static_assert(N <= 256, "the widest instruction");
 
@@ -2773,12 +2798,12 @@ struct Pair {
   static constexpr int SLOT_BYTES = (HALO_BYTES + 127) / 128 * 128 + STREAMED;
   static constexpr int KEPT_BYTES = W::CHUNKS * TAPS * TAP_BYTES;
   static constexpr bool FRAGMENTS = fragmentary<Halo, P>();
-  static constexpr int STAGE_PITCH = (BN + 23) / 32 * 32 + 8, STAGE_BYTES = FRAGMENTS ? 0 : 8 * 4 * STAGE_PITCH * 4;
+  static constexpr int STAGE_PITCH = (BN + 23) / 32 * 32 + 8, STAGE_BYTES = FRAGMENTS ? 0 : W::CONSUMERS / 32 * 4 * STAGE_PITCH * 4;
   static constexpr int shared_bytes = KEPT_BYTES + W::SLOTS * SLOT_BYTES + STAGE_BYTES + W::LAND * 1024 + (2 * W::SLOTS + 1) * 8 + 112;
 };
 
 #if CRUCIBLE_HAS_WGMMA
-// Tiles of a block: (pairs of) boxes of one sample after another, always with the same weights. Their places are counted
+// Tiles of a block: boxes, or several side by side, of one sample after another, always with the same weights. Their places are counted
 // in digits, the sample first, so that no step divides.
 template <class W, class P>
 struct PairTiles {
@@ -2814,11 +2839,11 @@ struct PairTiles {
   }
   static __device__ __forceinline__ Index samples(const P& p) {
     const Index all = p.batches() / p.groups();
-    return W::SAMPLES ? (all + 1) / 2 : all;
+    return W::SAMPLES ? (all + W::BOXES - 1) / W::BOXES : all;
   }
-  // Of the first or second box, and whether it exists.
+  // Of one of its boxes, and whether it exists.
   __device__ __forceinline__ Index batch(const P& p, int which) const {
-    return (W::SAMPLES ? at[0] * 2 + which : at[0]) * p.groups() + group;
+    return (W::SAMPLES ? at[0] * W::BOXES + which : at[0]) * p.groups() + group;
   }
   __device__ __forceinline__ bool exists(const P& p, int which) const { return !W::SAMPLES || batch(p, which) < p.batches(); }
   __device__ __forceinline__ Index first(int d) const { return at[d + 1] * H::box(d); }
@@ -3114,7 +3139,7 @@ __device__ __forceinline__ void finish_box(const P& p, Index z, Index first, Ind
 #endif
 
 #if CRUCIBLE_HAS_WGMMA
-// One warp's 16 rows of the first or second box of a tile, if there is such a box.
+// One warp's 16 rows of one of a tile's boxes, if there is such a box.
 template <class W, class P, int COUNT>
 __device__ __forceinline__ void finish_pair(const P& p, const PairTiles<W, P>& tiles, int which, const Exponents& exponents,
                                             const PairLanes<W, P>& lanes, float (&sums)[COUNT], float* stage) {
@@ -3124,7 +3149,7 @@ __device__ __forceinline__ void finish_pair(const P& p, const PairTiles<W, P>& t
 #pragma unroll
   for (int d = 0; d < 4; ++d) {
     const Index n = (p.extent(d) - 1) / P::Box::at(d) + 1;
-    const Index i = tiles.at[d + 1] * (d == W::JOIN ? 2 : 1) + (d == W::JOIN ? which : 0);
+    const Index i = tiles.at[d + 1] * (d == W::JOIN ? W::BOXES : 1) + (d == W::JOIN ? which : 0);
     there = there && i < n;
     box = box * n + i;
   }
@@ -3138,6 +3163,70 @@ __device__ __forceinline__ void finish_pair(const P& p, const PairTiles<W, P>& t
     finish_box<W, true>(p, z, first, box, place, lanes, sums, stage);
   else
     finish_box<W, false>(p, z, first, box, place, lanes, sums, stage);
+}
+
+// What the consumers do: products of one tile after another, and what becomes of them. `here` are weights that stay.
+template <class W, class P>
+__device__ __forceinline__ void multiply_pairs(const P& p, const Packed& packed, PairTiles<W, P>& tiles, const unsigned char* here,
+                                               unsigned char* ring, unsigned char* stages, unsigned full, unsigned empty, unsigned kept,
+                                               int warp) {
+  using H = Pair<W, P>;
+  constexpr int GROUPS = W::CONSUMERS / 128;
+  const int which = warp / 4, lane = static_cast<int>(threadIdx.x) % 32, next = which + 1 < GROUPS ? which + 1 : 0;
+  const int chunks = static_cast<int>((P::CHANNELS + W::CHANNELS - 1) / W::CHANNELS);
+  float sums[H::N / 2];
+  if (W::CHUNKS > 0) barrier_wait(kept, 0);
+  int slot = 0;
+  unsigned parity = 0;
+  if (H::TURNS && next == 0) turn_give(1);
+  float* const stage = reinterpret_cast<float*>(stages) + warp * 4 * H::STAGE_PITCH;
+  const PairLanes<W, P> lanes(p);
+  const Taps<P> taps(p, tiles.group);
+  const Exponents exponents(packed.rows + (tiles.group * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + tiles.tile_m) * PAIR_ROWS + warp % 4 * 16,
+                            W::kind == Operands::Half ? packed.input() : 0);
+  int number = 0;
+#pragma unroll 1
+  for (; tiles.left > 0; tiles.next(), ++number) {
+    if (!W::PAIRED && number % 2 != which) {
+      // The other warpgroup's box.
+      slot += chunks;
+      while (slot >= W::SLOTS) slot -= W::SLOTS, parity ^= 1;
+      continue;
+    }
+    int before = -1;
+#pragma unroll 1
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      if (H::TURNS && (W::PAIRED ? chunk % H::TURN == 0 : chunk == 0)) turn_wait(1 + which);
+      barrier_wait(full + slot * 8, parity);
+      const unsigned halo = shared_address(ring) + slot * H::SLOT_BYTES;
+      const uint64_t b = lines_at(halo + which * H::SECOND * 16, H::ROOM * 16);
+      const uint64_t a = lines_at(W::CHUNKS > 0 ? shared_address(here) + chunk * H::TAPS * TAP_BYTES
+                                                    : halo + (H::SLOT_BYTES - H::STREAMED), TAP_BYTES / 2);
+      wgmma_begin();
+#pragma unroll
+      for (int t = 0; t < H::TAPS; ++t)
+        if (taps.has(t))
+          Wgmma<H::N, W::kind>::multiply(sums, a + t * (TAP_BYTES / 16), b + H::tap(t), taps.first(t) ? chunk > 0 : 1);
+      wgmma_end();
+      const bool over = chunk + 1 == chunks || (W::PAIRED && W::TURN > 0 && (chunk + 1) % H::TURN == 0);
+      if (H::TURNS && over) turn_give(1 + next);
+      // A slot is free when its products are done: while the next ones run, or when the turn is over.
+      if (over)
+        wgmma_wait<0>();
+      else
+        wgmma_wait<1>();
+      if (lane == 0 && before >= 0) barrier_arrive(empty + before * 8);
+      if (lane == 0 && over) barrier_arrive(empty + slot * 8);
+      before = over ? -1 : slot;
+      if (++slot == W::SLOTS) slot = 0, parity ^= 1;
+    }
+    wgmma_wait<0>();
+    settle(sums);
+    if (taps.none()) clear(sums);
+
+    finish_pair<W>(p, tiles, which, exponents, lanes, sums, stage);
+  }
+  if (H::TURNS && which == (W::PAIRED ? 0 : number % 2)) turn_wait(1 + which);
 }
 #endif
 
@@ -3232,60 +3321,7 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
     if (W::kind == Operands::Half && bad && lane == 0) *packed.again = 1;
   } else {
     registers_up<176>();
-    const int which = warp / 4;
-    float sums[H::N / 2];
-    if (W::CHUNKS > 0) barrier_wait(kept, 0);
-    int slot = 0;
-    unsigned parity = 0;
-    if (H::TURNS && which == 1) turn_give(1);
-    float* const stage = reinterpret_cast<float*>(stages) + warp * 4 * H::STAGE_PITCH;
-    const PairLanes<W, P> lanes(p);
-    const Taps<P> taps(p, tiles.group);
-    const Exponents exponents(packed.rows + (tiles.group * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + tiles.tile_m) * PAIR_ROWS + warp % 4 * 16,
-                              W::kind == Operands::Half ? packed.input() : 0);
-    int number = 0;
-#pragma unroll 1
-    for (; tiles.left > 0; tiles.next(), ++number) {
-      if (!W::PAIRED && number % 2 != which) {
-        // The other warpgroup's box.
-        slot += chunks;
-        while (slot >= W::SLOTS) slot -= W::SLOTS, parity ^= 1;
-        continue;
-      }
-      int before = -1;
-#pragma unroll 1
-      for (int chunk = 0; chunk < chunks; ++chunk) {
-        if (H::TURNS && (W::PAIRED ? chunk % H::TURN == 0 : chunk == 0)) turn_wait(1 + which);
-        barrier_wait(full + slot * 8, parity);
-        const unsigned halo = shared_address(ring) + slot * H::SLOT_BYTES;
-        const uint64_t b = lines_at(halo + which * H::SECOND * 16, H::ROOM * 16);
-        const uint64_t a = lines_at(W::CHUNKS > 0 ? shared_address(pair_shared) + chunk * H::TAPS * TAP_BYTES
-                                                  : halo + (H::SLOT_BYTES - H::STREAMED), TAP_BYTES / 2);
-        wgmma_begin();
-#pragma unroll
-        for (int t = 0; t < H::TAPS; ++t)
-          if (taps.has(t))
-            Wgmma<H::N, W::kind>::multiply(sums, a + t * (TAP_BYTES / 16), b + H::tap(t), taps.first(t) ? chunk > 0 : 1);
-        wgmma_end();
-        const bool over = chunk + 1 == chunks || (W::PAIRED && W::TURN > 0 && (chunk + 1) % H::TURN == 0);
-        if (H::TURNS && over) turn_give(2 - which);
-        // A slot is free when its products are done: while the next ones run, or when the turn is over.
-        if (over)
-          wgmma_wait<0>();
-        else
-          wgmma_wait<1>();
-        if (lane == 0 && before >= 0) barrier_arrive(empty + before * 8);
-        if (lane == 0 && over) barrier_arrive(empty + slot * 8);
-        before = over ? -1 : slot;
-        if (++slot == W::SLOTS) slot = 0, parity ^= 1;
-      }
-      wgmma_wait<0>();
-      settle(sums);
-      if (taps.none()) clear(sums);
-
-      finish_pair<W>(p, tiles, which, exponents, lanes, sums, stage);
-    }
-    if (H::TURNS && which == (W::PAIRED ? 0 : number % 2)) turn_wait(1 + which);
+    multiply_pairs<W>(p, packed, tiles, pair_shared, ring, stages, full, empty, kept, warp);
   }
 #endif
 }
@@ -3346,6 +3382,7 @@ struct Split {
   static constexpr Operands kind = Operands::Split;
   static constexpr int JOIN = JOIN_, SLOTS = SLOTS_, PIECE = PIECE_, HELD = HELD_, LAND = LAND_, CHUNKS = 0, TURN = 1;
   static constexpr int BM = PAIR_ROWS, PRODUCERS = 128, CONSUMERS = 256, threads = PRODUCERS + CONSUMERS;
+  static constexpr int BOXES = 2;
   static constexpr bool PAIRED = true, SAMPLES = JOIN == 4;
   static constexpr int UNIT = 4, CHANNELS = 2 * UNIT;
   // Of a thread. Together what three warpgroups begin with: who asked for more would wait for ever.
@@ -4428,6 +4465,7 @@ struct rows_1 {
         }
       }
     }
+    #pragma unroll 4
     for (int64_t k = lanes.first(); k < run4.singles(); k += lanes.step()) {
       const Index j = run4.single(k);
       a0.r0.step(read(at1[j]), read(at2[j]), read(at3[j]));
@@ -4668,6 +4706,7 @@ struct rows_2 {
         }
       }
     }
+    #pragma unroll 4
     for (int64_t k = lanes.first(); k < run4.singles(); k += lanes.step()) {
       const Index j = run4.single(k);
       a0.r0.step(read(at1[j]), read(at2[j]), read(at3[j]));
@@ -6168,9 +6207,23 @@ __device__ __forceinline__ accum finish_element(const P& p, Index z, Index m, co
   else
     return p.finish(z, m, columns.valid(r, j) ? columns.column(r, j) : 0, split, value, there && columns.valid(r, j));
 }
-// One of the elements of a row, the same for all lanes, and how many there are; 0 where there is none.
+// Something near the mean of a row's elements, the same for LANES neighbours: the mean of those that they have, one each. Of
+// deviations from it little cancels: n times its own squared deviation is not much of all of them, while that of a single
+// element may be all. Zero where it is not finite, so that infinities stay what they are.
+template <int LANES>
+__device__ __forceinline__ accum near_mean(accum mine, int have) {
+  accum sum = mine * accum(1.0 / LANES), count = static_cast<accum>(have);
+#pragma unroll
+  for (int by = LANES / 2; by > 0; by /= 2) {
+    sum += __shfl_xor_sync(0xffffffffu, sum, by);
+    count += __shfl_xor_sync(0xffffffffu, count, by);
+  }
+  const accum mean = count > 0 ? sum * (accum(LANES) / count) : accum(0);
+  return mean - mean == 0 ? mean : accum(0);
+}
+// The same of a row by all lanes, and how many elements there are.
 template <int EACH, class P, class C>
-__device__ __forceinline__ accum one_there(const P& p, Index z, Index m, const C& columns, int r, const accum (&kept)[EACH],
+__device__ __forceinline__ accum near_all(const P& p, Index z, Index m, const C& columns, int r, const accum (&kept)[EACH],
                                            int* found) {
   accum mine = 0;
   bool any = false;
@@ -6181,8 +6234,7 @@ __device__ __forceinline__ accum one_there(const P& p, Index z, Index m, const C
     any |= there;
     *found += __popc(__ballot_sync(0xffffffffu, there));
   }
-  const unsigned lanes = __ballot_sync(0xffffffffu, any);
-  return __shfl_sync(0xffffffffu, mine, lanes == 0 ? 0 : __ffs(static_cast<int>(lanes)) - 1);
+  return near_mean<32>(mine, any);
 }
 
 // ROWS neighbouring rows of a tile (those there are, below `limit`) at a time, so that they need not wait for each other's
@@ -6250,8 +6302,7 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
           p.sink(z, m + r, P::group > 0 ? columns.column(0, first) / WIDTH : columns.tile, size, near[r] + off, squares);
       }
     }
-    // The whole warp takes each of them, all rows in one go, with deviations from the first element: n (x - mean)^2 of one
-    // of n elements is at most n times their squared deviations, so that little is lost when the mean's are subtracted.
+    // The whole warp takes each of them, all rows in one go, with deviations from what is near the mean.
 #pragma unroll
     for (int first = 0; LANES == 32 && first < EACH; first += TAKES) {
       constexpr int EVERY = 32 / ROWS;
@@ -6259,11 +6310,14 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
       accum size = static_cast<accum>(P::group > 0 ? P::group : columns.count);
 #pragma unroll
       for (int r = 0; r < ROWS; ++r) {
-        accum near = __shfl_sync(0xffffffffu, kept[r][first], 0);
+        accum near;
         if constexpr (RaggedOf<P>::ragged) {
           int found = 0;
-          near = one_there(p, z, m + r, columns, r, kept[r], &found);
+          near = near_all(p, z, m + r, columns, r, kept[r], &found);
           if (lane / EVERY == r) size = static_cast<accum>(found);
+        } else {
+          const bool have = columns.valid(r, first);
+          near = near_mean<32>(have ? kept[r][first] : accum(0), have);
         }
         if (lane / EVERY == r) middle = near;
         accum off = 0, squares = 0;
@@ -7130,12 +7184,16 @@ __device__ __forceinline__ void finish_two(const P& p, Index z, Index m, const S
   }
 }
 
-// Statistics of a row's elements, by four lanes: deviations from one of them (see finish_values). Where some may not exist,
-// each lane has one of its own, and the lanes' results are joined.
+// Statistics of a row's elements, by four lanes: deviations from what is near their mean (near_mean). Where some may not
+// exist, each lane has an element of its own instead, and the lanes' results are joined.
 template <bool RAGGED>
 struct RowStatistics {
   accum near = 0, off[2] = {0, 0}, squares[2] = {0, 0};
   int found = 0;
+  // Before the first: two elements, where they are there, of which one at least of the four lanes has one.
+  __device__ __forceinline__ void begin(const accum (&two)[2], bool first, bool second) {
+    near = near_mean<4>((first ? two[0] : accum(0)) + (second ? two[1] : accum(0)), first + second);
+  }
   __device__ __forceinline__ void take(int which, accum x, bool there) {
     if (RAGGED && there && found == 0) near = x;
     const accum d = there ? x - near : accum(0);
@@ -7212,15 +7270,14 @@ __device__ __forceinline__ void finish_fragments(const P& p, Index z, Index firs
 #pragma unroll
         for (int e = 0; e < 2; ++e) statistics.take(e, two[e], own[e] && spot_exists(p, z, m, spots[e]));
       } else if constexpr (P::statistics) {
-        // The row's first element is in one of the first two blocks.
+        // The row has an element in one of the first two blocks: where it is long, the second is all its own.
         if (i == 0) {
           ahead[0] = two[0], ahead[1] = two[1];
         } else {
           if (i == 1) {
-            const int from = lane / 4 * 4 + begin / 2;
-            const accum even = __shfl_sync(0xffffffffu, PAIRS && begin > 0 ? two[0] : ahead[0], from);
-            const accum odd_one = PAIRS ? even : __shfl_sync(0xffffffffu, ahead[1], from);
-            statistics.near = begin % 2 == 0 ? even : odd_one;
+            const bool one = rest > 0 && at >= begin, other = rest > 1 && at + 1 >= begin;
+            const accum some[2] = {own[0] ? two[0] : ahead[0], own[1] ? two[1] : ahead[1]};
+            statistics.begin(some, own[0] || one, own[1] || other);
 #pragma unroll
             for (int e = 0; e < 2; ++e) statistics.take(e, ahead[e], rest > e && at + e >= begin);
           }
@@ -7350,7 +7407,7 @@ __device__ __forceinline__ void finish_fragments(const P& p, Index z, Index firs
       }
       finish_two<PAIRS>(p, z, m, spots, row < rows && own[0], row < rows && own[1], two);
       if constexpr (P::statistics) {
-        if (!RaggedOf<P>::ragged && i == 0) statistics.near = __shfl_sync(0xffffffffu, two[0], lane / 4 * 4);
+        if (!RaggedOf<P>::ragged && i == 0) statistics.begin(two, own[0], own[1]);
 #pragma unroll
         for (int e = 0; e < 2; ++e) statistics.take(e, two[e], own[e] && spot_exists(p, z, m, spots[e]));
       }
@@ -7539,6 +7596,7 @@ struct Warpgroups {
   static constexpr int JOIN = JOIN_, SLOTS = SLOTS_, CHUNKS = CHUNKS_, TURN = TURN_, LAND = LAND_;
   static constexpr int BM = PAIR_ROWS, PRODUCERS = 256, CONSUMERS = 256, threads = PRODUCERS + CONSUMERS;
   static constexpr bool PAIRED = JOIN >= 0, SAMPLES = JOIN == 4;
+  static constexpr int BOXES = PAIRED ? 2 : 1;                 // side by side
   static constexpr int UNIT = kind == Operands::Tf32 ? 4 : 8;  // channels in 16 bytes
   static constexpr int CHANNELS = 2 * UNIT;                    // of a chunk
 };
@@ -7567,6 +7625,12 @@ struct Packed {
     rows = reinterpret_cast<int*>(bytes + zeros<P>());
     half = bytes + zeros<P>() + tiles * PAIR_ROWS * 4;
     tf32 = half + tiles * taps * ((P::CHANNELS + 15) / 16) * TAP_BYTES;
+  }
+  // Bytes of all this.
+  template <class P>
+  static __host__ __device__ int64_t bytes(const P& p) {
+    const int64_t tiles = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS), taps = P::Kernel::product;
+    return zeros<P>() + tiles * (PAIR_ROWS * 4 + taps * ((P::CHANNELS + 15) / 16 + (P::CHANNELS + 7) / 8) * TAP_BYTES);
   }
   __device__ __forceinline__ int input() const;        // exponent of its scale
   __device__ __forceinline__ int split_input() const;  // and in kind Split
@@ -7748,7 +7812,7 @@ namespace crucible {
 // A box, or two, and the halo. Places in the halo count residue by residue.
 template <class W, class P>
 struct Pair {
-  __host__ __device__ static constexpr int box(int d) { return P::Box::at(d) * (d == W::JOIN ? 2 : 1); }
+  __host__ __device__ static constexpr int box(int d) { return P::Box::at(d) * (d == W::JOIN ? W::BOXES : 1); }
   __host__ __device__ static constexpr int halo(int d) { return halo_extent<P>(d, box(d)); }
   // Of a residue; rows that are pooled in pairs begin with eight columns of their own.
   __host__ __device__ static constexpr int each(int d) {
@@ -7756,17 +7820,17 @@ struct Pair {
     return d == 3 && PoolOf<P>::pooled && PoolOf<P>::Window::at(3) == 2 ? (own + 7) / 8 * 8 : own;
   }
   using Halo = Dims<each(0), each(1), each(2), each(3)>;
-  static constexpr int RESIDUES = P::Stride::product, PLACES = RESIDUES * Halo::product * (W::SAMPLES ? 2 : 1);
+  static constexpr int RESIDUES = P::Stride::product, PLACES = RESIDUES * Halo::product * (W::SAMPLES ? W::BOXES : 1);
   __host__ __device__ static constexpr int reach(int d) {
     return (P::Kernel::at(d) - 1) * P::Dilation::at(d) / P::Stride::at(d);
   }
-  // Places from a box's first pixel to its last, and from the first box's to the second's.
+  // Places from a box's first pixel to its last, and from a box's to the next one's.
   static constexpr int SPAN = 1 + (P::Box::at(0) - 1) * Halo::pitch(0) + (P::Box::at(1) - 1) * Halo::pitch(1) +
                               (P::Box::at(2) - 1) * Halo::pitch(2) + (P::Box::at(3) - 1) * Halo::pitch(3);
-  static constexpr int SECOND = W::SAMPLES ? PLACES / 2 : W::PAIRED ? P::Box::at(W::JOIN) * Halo::pitch(W::JOIN) : 0;
+  static constexpr int SECOND = W::SAMPLES ? PLACES / W::BOXES : W::PAIRED ? P::Box::at(W::JOIN) * Halo::pitch(W::JOIN) : 0;
   static constexpr int N = (SPAN + 7) / 8 * 8, BN = (N + 31) / 32 * 32;
   static constexpr int FARTHEST = reach(0) * Halo::pitch(0) + reach(1) * Halo::pitch(1) + reach(2) * Halo::pitch(2) + reach(3) * Halo::pitch(3);
-  static constexpr int READ = (RESIDUES - 1) * Halo::product + SECOND + FARTHEST + N;  // one more than the last place read
+  static constexpr int READ = (RESIDUES - 1) * Halo::product + (W::BOXES - 1) * SECOND + FARTHEST + N;  // one more than the last place read
   static constexpr int ROOM = READ > PLACES ? READ : PLACES;
   static_assert(N <= 256, "the widest instruction");
 
@@ -7797,12 +7861,12 @@ struct Pair {
   static constexpr int SLOT_BYTES = (HALO_BYTES + 127) / 128 * 128 + STREAMED;
   static constexpr int KEPT_BYTES = W::CHUNKS * TAPS * TAP_BYTES;
   static constexpr bool FRAGMENTS = fragmentary<Halo, P>();
-  static constexpr int STAGE_PITCH = (BN + 23) / 32 * 32 + 8, STAGE_BYTES = FRAGMENTS ? 0 : 8 * 4 * STAGE_PITCH * 4;
+  static constexpr int STAGE_PITCH = (BN + 23) / 32 * 32 + 8, STAGE_BYTES = FRAGMENTS ? 0 : W::CONSUMERS / 32 * 4 * STAGE_PITCH * 4;
   static constexpr int shared_bytes = KEPT_BYTES + W::SLOTS * SLOT_BYTES + STAGE_BYTES + W::LAND * 1024 + (2 * W::SLOTS + 1) * 8 + 112;
 };
 
 #if CRUCIBLE_HAS_WGMMA
-// Tiles of a block: (pairs of) boxes of one sample after another, always with the same weights. Their places are counted
+// Tiles of a block: boxes, or several side by side, of one sample after another, always with the same weights. Their places are counted
 // in digits, the sample first, so that no step divides.
 template <class W, class P>
 struct PairTiles {
@@ -7838,11 +7902,11 @@ struct PairTiles {
   }
   static __device__ __forceinline__ Index samples(const P& p) {
     const Index all = p.batches() / p.groups();
-    return W::SAMPLES ? (all + 1) / 2 : all;
+    return W::SAMPLES ? (all + W::BOXES - 1) / W::BOXES : all;
   }
-  // Of the first or second box, and whether it exists.
+  // Of one of its boxes, and whether it exists.
   __device__ __forceinline__ Index batch(const P& p, int which) const {
-    return (W::SAMPLES ? at[0] * 2 + which : at[0]) * p.groups() + group;
+    return (W::SAMPLES ? at[0] * W::BOXES + which : at[0]) * p.groups() + group;
   }
   __device__ __forceinline__ bool exists(const P& p, int which) const { return !W::SAMPLES || batch(p, which) < p.batches(); }
   __device__ __forceinline__ Index first(int d) const { return at[d + 1] * H::box(d); }
@@ -8138,7 +8202,7 @@ __device__ __forceinline__ void finish_box(const P& p, Index z, Index first, Ind
 #endif
 
 #if CRUCIBLE_HAS_WGMMA
-// One warp's 16 rows of the first or second box of a tile, if there is such a box.
+// One warp's 16 rows of one of a tile's boxes, if there is such a box.
 template <class W, class P, int COUNT>
 __device__ __forceinline__ void finish_pair(const P& p, const PairTiles<W, P>& tiles, int which, const Exponents& exponents,
                                             const PairLanes<W, P>& lanes, float (&sums)[COUNT], float* stage) {
@@ -8148,7 +8212,7 @@ __device__ __forceinline__ void finish_pair(const P& p, const PairTiles<W, P>& t
 #pragma unroll
   for (int d = 0; d < 4; ++d) {
     const Index n = (p.extent(d) - 1) / P::Box::at(d) + 1;
-    const Index i = tiles.at[d + 1] * (d == W::JOIN ? 2 : 1) + (d == W::JOIN ? which : 0);
+    const Index i = tiles.at[d + 1] * (d == W::JOIN ? W::BOXES : 1) + (d == W::JOIN ? which : 0);
     there = there && i < n;
     box = box * n + i;
   }
@@ -8162,6 +8226,70 @@ __device__ __forceinline__ void finish_pair(const P& p, const PairTiles<W, P>& t
     finish_box<W, true>(p, z, first, box, place, lanes, sums, stage);
   else
     finish_box<W, false>(p, z, first, box, place, lanes, sums, stage);
+}
+
+// What the consumers do: products of one tile after another, and what becomes of them. `here` are weights that stay.
+template <class W, class P>
+__device__ __forceinline__ void multiply_pairs(const P& p, const Packed& packed, PairTiles<W, P>& tiles, const unsigned char* here,
+                                               unsigned char* ring, unsigned char* stages, unsigned full, unsigned empty, unsigned kept,
+                                               int warp) {
+  using H = Pair<W, P>;
+  constexpr int GROUPS = W::CONSUMERS / 128;
+  const int which = warp / 4, lane = static_cast<int>(threadIdx.x) % 32, next = which + 1 < GROUPS ? which + 1 : 0;
+  const int chunks = static_cast<int>((P::CHANNELS + W::CHANNELS - 1) / W::CHANNELS);
+  float sums[H::N / 2];
+  if (W::CHUNKS > 0) barrier_wait(kept, 0);
+  int slot = 0;
+  unsigned parity = 0;
+  if (H::TURNS && next == 0) turn_give(1);
+  float* const stage = reinterpret_cast<float*>(stages) + warp * 4 * H::STAGE_PITCH;
+  const PairLanes<W, P> lanes(p);
+  const Taps<P> taps(p, tiles.group);
+  const Exponents exponents(packed.rows + (tiles.group * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + tiles.tile_m) * PAIR_ROWS + warp % 4 * 16,
+                            W::kind == Operands::Half ? packed.input() : 0);
+  int number = 0;
+#pragma unroll 1
+  for (; tiles.left > 0; tiles.next(), ++number) {
+    if (!W::PAIRED && number % 2 != which) {
+      // The other warpgroup's box.
+      slot += chunks;
+      while (slot >= W::SLOTS) slot -= W::SLOTS, parity ^= 1;
+      continue;
+    }
+    int before = -1;
+#pragma unroll 1
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      if (H::TURNS && (W::PAIRED ? chunk % H::TURN == 0 : chunk == 0)) turn_wait(1 + which);
+      barrier_wait(full + slot * 8, parity);
+      const unsigned halo = shared_address(ring) + slot * H::SLOT_BYTES;
+      const uint64_t b = lines_at(halo + which * H::SECOND * 16, H::ROOM * 16);
+      const uint64_t a = lines_at(W::CHUNKS > 0 ? shared_address(here) + chunk * H::TAPS * TAP_BYTES
+                                                    : halo + (H::SLOT_BYTES - H::STREAMED), TAP_BYTES / 2);
+      wgmma_begin();
+#pragma unroll
+      for (int t = 0; t < H::TAPS; ++t)
+        if (taps.has(t))
+          Wgmma<H::N, W::kind>::multiply(sums, a + t * (TAP_BYTES / 16), b + H::tap(t), taps.first(t) ? chunk > 0 : 1);
+      wgmma_end();
+      const bool over = chunk + 1 == chunks || (W::PAIRED && W::TURN > 0 && (chunk + 1) % H::TURN == 0);
+      if (H::TURNS && over) turn_give(1 + next);
+      // A slot is free when its products are done: while the next ones run, or when the turn is over.
+      if (over)
+        wgmma_wait<0>();
+      else
+        wgmma_wait<1>();
+      if (lane == 0 && before >= 0) barrier_arrive(empty + before * 8);
+      if (lane == 0 && over) barrier_arrive(empty + slot * 8);
+      before = over ? -1 : slot;
+      if (++slot == W::SLOTS) slot = 0, parity ^= 1;
+    }
+    wgmma_wait<0>();
+    settle(sums);
+    if (taps.none()) clear(sums);
+
+    finish_pair<W>(p, tiles, which, exponents, lanes, sums, stage);
+  }
+  if (H::TURNS && which == (W::PAIRED ? 0 : number % 2)) turn_wait(1 + which);
 }
 #endif
 
@@ -8256,60 +8384,7 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
     if (W::kind == Operands::Half && bad && lane == 0) *packed.again = 1;
   } else {
     registers_up<176>();
-    const int which = warp / 4;
-    float sums[H::N / 2];
-    if (W::CHUNKS > 0) barrier_wait(kept, 0);
-    int slot = 0;
-    unsigned parity = 0;
-    if (H::TURNS && which == 1) turn_give(1);
-    float* const stage = reinterpret_cast<float*>(stages) + warp * 4 * H::STAGE_PITCH;
-    const PairLanes<W, P> lanes(p);
-    const Taps<P> taps(p, tiles.group);
-    const Exponents exponents(packed.rows + (tiles.group * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + tiles.tile_m) * PAIR_ROWS + warp % 4 * 16,
-                              W::kind == Operands::Half ? packed.input() : 0);
-    int number = 0;
-#pragma unroll 1
-    for (; tiles.left > 0; tiles.next(), ++number) {
-      if (!W::PAIRED && number % 2 != which) {
-        // The other warpgroup's box.
-        slot += chunks;
-        while (slot >= W::SLOTS) slot -= W::SLOTS, parity ^= 1;
-        continue;
-      }
-      int before = -1;
-#pragma unroll 1
-      for (int chunk = 0; chunk < chunks; ++chunk) {
-        if (H::TURNS && (W::PAIRED ? chunk % H::TURN == 0 : chunk == 0)) turn_wait(1 + which);
-        barrier_wait(full + slot * 8, parity);
-        const unsigned halo = shared_address(ring) + slot * H::SLOT_BYTES;
-        const uint64_t b = lines_at(halo + which * H::SECOND * 16, H::ROOM * 16);
-        const uint64_t a = lines_at(W::CHUNKS > 0 ? shared_address(pair_shared) + chunk * H::TAPS * TAP_BYTES
-                                                  : halo + (H::SLOT_BYTES - H::STREAMED), TAP_BYTES / 2);
-        wgmma_begin();
-#pragma unroll
-        for (int t = 0; t < H::TAPS; ++t)
-          if (taps.has(t))
-            Wgmma<H::N, W::kind>::multiply(sums, a + t * (TAP_BYTES / 16), b + H::tap(t), taps.first(t) ? chunk > 0 : 1);
-        wgmma_end();
-        const bool over = chunk + 1 == chunks || (W::PAIRED && W::TURN > 0 && (chunk + 1) % H::TURN == 0);
-        if (H::TURNS && over) turn_give(2 - which);
-        // A slot is free when its products are done: while the next ones run, or when the turn is over.
-        if (over)
-          wgmma_wait<0>();
-        else
-          wgmma_wait<1>();
-        if (lane == 0 && before >= 0) barrier_arrive(empty + before * 8);
-        if (lane == 0 && over) barrier_arrive(empty + slot * 8);
-        before = over ? -1 : slot;
-        if (++slot == W::SLOTS) slot = 0, parity ^= 1;
-      }
-      wgmma_wait<0>();
-      settle(sums);
-      if (taps.none()) clear(sums);
-
-      finish_pair<W>(p, tiles, which, exponents, lanes, sums, stage);
-    }
-    if (H::TURNS && which == (W::PAIRED ? 0 : number % 2)) turn_wait(1 + which);
+    multiply_pairs<W>(p, packed, tiles, pair_shared, ring, stages, full, empty, kept, warp);
   }
 #endif
 }
@@ -8370,6 +8445,7 @@ struct Split {
   static constexpr Operands kind = Operands::Split;
   static constexpr int JOIN = JOIN_, SLOTS = SLOTS_, PIECE = PIECE_, HELD = HELD_, LAND = LAND_, CHUNKS = 0, TURN = 1;
   static constexpr int BM = PAIR_ROWS, PRODUCERS = 128, CONSUMERS = 256, threads = PRODUCERS + CONSUMERS;
+  static constexpr int BOXES = 2;
   static constexpr bool PAIRED = true, SAMPLES = JOIN == 4;
   static constexpr int UNIT = 4, CHANNELS = 2 * UNIT;
   // Of a thread. Together what three warpgroups begin with: who asked for more would wait for ever.
@@ -9364,6 +9440,7 @@ struct rows_1 {
           }
         }
       }
+      #pragma unroll 4
       for (int64_t k = lanes.first(); k < run3.singles(); k += lanes.step()) {
         const Index rest = run3.single(k);
         const accum v16 = to_accum(read(at1[rest]));
@@ -9453,6 +9530,7 @@ struct rows_2 {
           }
         }
       }
+      #pragma unroll 4
       for (int64_t k = lanes.first(); k < run3.singles(); k += lanes.step()) {
         const Index rest = run3.single(k);
         const accum v23 = to_accum(read(at1[rest]));
@@ -9749,6 +9827,7 @@ struct rows_3 {
   template <class L>
   __device__ __forceinline__ void operator()(const L& lanes, Index row) const {
     Acc0 a0;
+    #pragma unroll 4
     for (int64_t jj = lanes.first(); jj < convolution_backward_w_sum_splits; jj += lanes.step()) {
       const Index j = static_cast<Index>(jj);
       a0.r0.step(read(p_convolution_backward_w_sum_parts[j * 36864 + row]));
@@ -9800,6 +9879,7 @@ struct rows_4 {
           }
         }
       }
+      #pragma unroll 4
       for (int64_t k = lanes.first(); k < run2.singles(); k += lanes.step()) {
         const Index rest = run2.single(k);
         a.r0.step(to_accum(read(at1[rest])));
@@ -9913,7 +9993,7 @@ def _compiled(part, dtype, wide, conv, matmul, hopper):
     bare = "no_implicit_headers" in inspect.signature(load_inline).parameters  # torch's headers cost half a minute
     options = {"no_implicit_headers": True} if bare else {}
     return load_inline(
-        name=f"crucible_3db18f95fdce_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}",
+        name=f"crucible_4775b4fe5f8b_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}",
         cpp_sources=binding, cuda_sources=source,
         extra_cflags=["-O1"], extra_cuda_cflags=["-O3", "-std=c++17", *flags], **options,
     )

@@ -163,12 +163,12 @@ struct Moments {
     m2 = fma(d, x - mean, m2);
   }
   __device__ __forceinline__ void step(accum n, accum other_mean, accum other_m2) {
-    if (n > 0) {
-      const accum all = count + n, d = other_mean - mean, part = n / all;
-      mean += d * part;
-      m2 += other_m2 + d * d * count * part;
-      count = all;
-    }
+    // Without branches, so that several partial results are asked for at once. The first one is taken as it is.
+    const bool more = n > 0;
+    const accum all = count + n, d = other_mean - mean, part = n * count_inverse(all);
+    const accum next = count > 0 ? fma(d, part, mean) : other_mean;
+    const accum sum = count > 0 ? m2 + other_m2 + d * d * count * part : other_m2;
+    mean = more ? next : mean, m2 = more ? sum : m2, count = more ? all : count;
   }
   __device__ __forceinline__ void join(const Moments& b) { step(b.count, b.mean, b.m2); }
   __device__ __forceinline__ accum get_mean() const { return count > 0 ? mean : accum(NAN); }
@@ -1452,9 +1452,23 @@ __device__ __forceinline__ accum finish_element(const P& p, Index z, Index m, co
   else
     return p.finish(z, m, columns.valid(r, j) ? columns.column(r, j) : 0, split, value, there && columns.valid(r, j));
 }
-// One of the elements of a row, the same for all lanes, and how many there are; 0 where there is none.
+// Something near the mean of a row's elements, the same for LANES neighbours: the mean of those that they have, one each. Of
+// deviations from it little cancels: n times its own squared deviation is not much of all of them, while that of a single
+// element may be all. Zero where it is not finite, so that infinities stay what they are.
+template <int LANES>
+__device__ __forceinline__ accum near_mean(accum mine, int have) {
+  accum sum = mine * accum(1.0 / LANES), count = static_cast<accum>(have);
+#pragma unroll
+  for (int by = LANES / 2; by > 0; by /= 2) {
+    sum += __shfl_xor_sync(0xffffffffu, sum, by);
+    count += __shfl_xor_sync(0xffffffffu, count, by);
+  }
+  const accum mean = count > 0 ? sum * (accum(LANES) / count) : accum(0);
+  return mean - mean == 0 ? mean : accum(0);
+}
+// The same of a row by all lanes, and how many elements there are.
 template <int EACH, class P, class C>
-__device__ __forceinline__ accum one_there(const P& p, Index z, Index m, const C& columns, int r, const accum (&kept)[EACH],
+__device__ __forceinline__ accum near_all(const P& p, Index z, Index m, const C& columns, int r, const accum (&kept)[EACH],
                                            int* found) {
   accum mine = 0;
   bool any = false;
@@ -1465,8 +1479,7 @@ __device__ __forceinline__ accum one_there(const P& p, Index z, Index m, const C
     any |= there;
     *found += __popc(__ballot_sync(0xffffffffu, there));
   }
-  const unsigned lanes = __ballot_sync(0xffffffffu, any);
-  return __shfl_sync(0xffffffffu, mine, lanes == 0 ? 0 : __ffs(static_cast<int>(lanes)) - 1);
+  return near_mean<32>(mine, any);
 }
 
 // ROWS neighbouring rows of a tile (those there are, below `limit`) at a time, so that they need not wait for each other's
@@ -1534,8 +1547,7 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
           p.sink(z, m + r, P::group > 0 ? columns.column(0, first) / WIDTH : columns.tile, size, near[r] + off, squares);
       }
     }
-    // The whole warp takes each of them, all rows in one go, with deviations from the first element: n (x - mean)^2 of one
-    // of n elements is at most n times their squared deviations, so that little is lost when the mean's are subtracted.
+    // The whole warp takes each of them, all rows in one go, with deviations from what is near the mean.
 #pragma unroll
     for (int first = 0; LANES == 32 && first < EACH; first += TAKES) {
       constexpr int EVERY = 32 / ROWS;
@@ -1543,11 +1555,14 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
       accum size = static_cast<accum>(P::group > 0 ? P::group : columns.count);
 #pragma unroll
       for (int r = 0; r < ROWS; ++r) {
-        accum near = __shfl_sync(0xffffffffu, kept[r][first], 0);
+        accum near;
         if constexpr (RaggedOf<P>::ragged) {
           int found = 0;
-          near = one_there(p, z, m + r, columns, r, kept[r], &found);
+          near = near_all(p, z, m + r, columns, r, kept[r], &found);
           if (lane / EVERY == r) size = static_cast<accum>(found);
+        } else {
+          const bool have = columns.valid(r, first);
+          near = near_mean<32>(have ? kept[r][first] : accum(0), have);
         }
         if (lane / EVERY == r) middle = near;
         accum off = 0, squares = 0;
@@ -2208,6 +2223,7 @@ struct rows_1 {
         }
       }
     }
+    #pragma unroll 4
     for (int64_t k = lanes.first(); k < run6.singles(); k += lanes.step()) {
       const Index j = run6.single(k);
       const Index q14 = j / (q1 * q2);
@@ -2448,6 +2464,7 @@ struct rows_2 {
         }
       }
     }
+    #pragma unroll 4
     for (int64_t k = lanes.first(); k < run6.singles(); k += lanes.step()) {
       const Index j = run6.single(k);
       const Index q14 = j / (q1 * q2);
@@ -3954,9 +3971,23 @@ __device__ __forceinline__ accum finish_element(const P& p, Index z, Index m, co
   else
     return p.finish(z, m, columns.valid(r, j) ? columns.column(r, j) : 0, split, value, there && columns.valid(r, j));
 }
-// One of the elements of a row, the same for all lanes, and how many there are; 0 where there is none.
+// Something near the mean of a row's elements, the same for LANES neighbours: the mean of those that they have, one each. Of
+// deviations from it little cancels: n times its own squared deviation is not much of all of them, while that of a single
+// element may be all. Zero where it is not finite, so that infinities stay what they are.
+template <int LANES>
+__device__ __forceinline__ accum near_mean(accum mine, int have) {
+  accum sum = mine * accum(1.0 / LANES), count = static_cast<accum>(have);
+#pragma unroll
+  for (int by = LANES / 2; by > 0; by /= 2) {
+    sum += __shfl_xor_sync(0xffffffffu, sum, by);
+    count += __shfl_xor_sync(0xffffffffu, count, by);
+  }
+  const accum mean = count > 0 ? sum * (accum(LANES) / count) : accum(0);
+  return mean - mean == 0 ? mean : accum(0);
+}
+// The same of a row by all lanes, and how many elements there are.
 template <int EACH, class P, class C>
-__device__ __forceinline__ accum one_there(const P& p, Index z, Index m, const C& columns, int r, const accum (&kept)[EACH],
+__device__ __forceinline__ accum near_all(const P& p, Index z, Index m, const C& columns, int r, const accum (&kept)[EACH],
                                            int* found) {
   accum mine = 0;
   bool any = false;
@@ -3967,8 +3998,7 @@ __device__ __forceinline__ accum one_there(const P& p, Index z, Index m, const C
     any |= there;
     *found += __popc(__ballot_sync(0xffffffffu, there));
   }
-  const unsigned lanes = __ballot_sync(0xffffffffu, any);
-  return __shfl_sync(0xffffffffu, mine, lanes == 0 ? 0 : __ffs(static_cast<int>(lanes)) - 1);
+  return near_mean<32>(mine, any);
 }
 
 // ROWS neighbouring rows of a tile (those there are, below `limit`) at a time, so that they need not wait for each other's
@@ -4036,8 +4066,7 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
           p.sink(z, m + r, P::group > 0 ? columns.column(0, first) / WIDTH : columns.tile, size, near[r] + off, squares);
       }
     }
-    // The whole warp takes each of them, all rows in one go, with deviations from the first element: n (x - mean)^2 of one
-    // of n elements is at most n times their squared deviations, so that little is lost when the mean's are subtracted.
+    // The whole warp takes each of them, all rows in one go, with deviations from what is near the mean.
 #pragma unroll
     for (int first = 0; LANES == 32 && first < EACH; first += TAKES) {
       constexpr int EVERY = 32 / ROWS;
@@ -4045,11 +4074,14 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
       accum size = static_cast<accum>(P::group > 0 ? P::group : columns.count);
 #pragma unroll
       for (int r = 0; r < ROWS; ++r) {
-        accum near = __shfl_sync(0xffffffffu, kept[r][first], 0);
+        accum near;
         if constexpr (RaggedOf<P>::ragged) {
           int found = 0;
-          near = one_there(p, z, m + r, columns, r, kept[r], &found);
+          near = near_all(p, z, m + r, columns, r, kept[r], &found);
           if (lane / EVERY == r) size = static_cast<accum>(found);
+        } else {
+          const bool have = columns.valid(r, first);
+          near = near_mean<32>(have ? kept[r][first] : accum(0), have);
         }
         if (lane / EVERY == r) middle = near;
         accum off = 0, squares = 0;
@@ -4906,6 +4938,7 @@ struct rows_1 {
           }
         }
       }
+      #pragma unroll 4
       for (int64_t k = lanes.first(); k < run3.singles(); k += lanes.step()) {
         const Index rest = run3.single(k);
         const accum v16 = to_accum(read(at1[rest]));
@@ -4995,6 +5028,7 @@ struct rows_2 {
           }
         }
       }
+      #pragma unroll 4
       for (int64_t k = lanes.first(); k < run3.singles(); k += lanes.step()) {
         const Index rest = run3.single(k);
         const accum v23 = to_accum(read(at1[rest]));
@@ -5276,6 +5310,7 @@ struct rows_3 {
   };
   template <class L>
   __device__ __forceinline__ void walk(const L& lanes, Index row, int64_t from, int64_t to, Acc& a) const {
+    #pragma unroll 4
     for (int64_t jj = from + lanes.first(); jj < to; jj += lanes.step()) {
       const Index j = static_cast<Index>(jj);
       a.r0.step(read(p_convolution_backward_w_sum_parts[j * 4608 + row]));
@@ -5332,6 +5367,7 @@ struct rows_4 {
           }
         }
       }
+      #pragma unroll 4
       for (int64_t k = lanes.first(); k < run2.singles(); k += lanes.step()) {
         const Index rest = run2.single(k);
         a.r0.step(to_accum(read(at1[rest])));
@@ -5446,7 +5482,7 @@ def _compiled(part, dtype, wide, conv, matmul, hopper):
     bare = "no_implicit_headers" in inspect.signature(load_inline).parameters  # torch's headers cost half a minute
     options = {"no_implicit_headers": True} if bare else {}
     return load_inline(
-        name=f"crucible_780f3a820eee_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}",
+        name=f"crucible_479a8de62dd8_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}",
         cpp_sources=binding, cuda_sources=source,
         extra_cflags=["-O1"], extra_cuda_cflags=["-O3", "-std=c++17", *flags], **options,
     )

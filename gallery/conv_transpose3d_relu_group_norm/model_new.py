@@ -142,12 +142,12 @@ struct Moments {
     m2 = fma(d, x - mean, m2);
   }
   __device__ __forceinline__ void step(accum n, accum other_mean, accum other_m2) {
-    if (n > 0) {
-      const accum all = count + n, d = other_mean - mean, part = n / all;
-      mean += d * part;
-      m2 += other_m2 + d * d * count * part;
-      count = all;
-    }
+    // Without branches, so that several partial results are asked for at once. The first one is taken as it is.
+    const bool more = n > 0;
+    const accum all = count + n, d = other_mean - mean, part = n * count_inverse(all);
+    const accum next = count > 0 ? fma(d, part, mean) : other_mean;
+    const accum sum = count > 0 ? m2 + other_m2 + d * d * count * part : other_m2;
+    mean = more ? next : mean, m2 = more ? sum : m2, count = more ? all : count;
   }
   __device__ __forceinline__ void join(const Moments& b) { step(b.count, b.mean, b.m2); }
   __device__ __forceinline__ accum get_mean() const { return count > 0 ? mean : accum(NAN); }
@@ -1431,9 +1431,23 @@ __device__ __forceinline__ accum finish_element(const P& p, Index z, Index m, co
   else
     return p.finish(z, m, columns.valid(r, j) ? columns.column(r, j) : 0, split, value, there && columns.valid(r, j));
 }
-// One of the elements of a row, the same for all lanes, and how many there are; 0 where there is none.
+// Something near the mean of a row's elements, the same for LANES neighbours: the mean of those that they have, one each. Of
+// deviations from it little cancels: n times its own squared deviation is not much of all of them, while that of a single
+// element may be all. Zero where it is not finite, so that infinities stay what they are.
+template <int LANES>
+__device__ __forceinline__ accum near_mean(accum mine, int have) {
+  accum sum = mine * accum(1.0 / LANES), count = static_cast<accum>(have);
+#pragma unroll
+  for (int by = LANES / 2; by > 0; by /= 2) {
+    sum += __shfl_xor_sync(0xffffffffu, sum, by);
+    count += __shfl_xor_sync(0xffffffffu, count, by);
+  }
+  const accum mean = count > 0 ? sum * (accum(LANES) / count) : accum(0);
+  return mean - mean == 0 ? mean : accum(0);
+}
+// The same of a row by all lanes, and how many elements there are.
 template <int EACH, class P, class C>
-__device__ __forceinline__ accum one_there(const P& p, Index z, Index m, const C& columns, int r, const accum (&kept)[EACH],
+__device__ __forceinline__ accum near_all(const P& p, Index z, Index m, const C& columns, int r, const accum (&kept)[EACH],
                                            int* found) {
   accum mine = 0;
   bool any = false;
@@ -1444,8 +1458,7 @@ __device__ __forceinline__ accum one_there(const P& p, Index z, Index m, const C
     any |= there;
     *found += __popc(__ballot_sync(0xffffffffu, there));
   }
-  const unsigned lanes = __ballot_sync(0xffffffffu, any);
-  return __shfl_sync(0xffffffffu, mine, lanes == 0 ? 0 : __ffs(static_cast<int>(lanes)) - 1);
+  return near_mean<32>(mine, any);
 }
 
 // ROWS neighbouring rows of a tile (those there are, below `limit`) at a time, so that they need not wait for each other's
@@ -1513,8 +1526,7 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
           p.sink(z, m + r, P::group > 0 ? columns.column(0, first) / WIDTH : columns.tile, size, near[r] + off, squares);
       }
     }
-    // The whole warp takes each of them, all rows in one go, with deviations from the first element: n (x - mean)^2 of one
-    // of n elements is at most n times their squared deviations, so that little is lost when the mean's are subtracted.
+    // The whole warp takes each of them, all rows in one go, with deviations from what is near the mean.
 #pragma unroll
     for (int first = 0; LANES == 32 && first < EACH; first += TAKES) {
       constexpr int EVERY = 32 / ROWS;
@@ -1522,11 +1534,14 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
       accum size = static_cast<accum>(P::group > 0 ? P::group : columns.count);
 #pragma unroll
       for (int r = 0; r < ROWS; ++r) {
-        accum near = __shfl_sync(0xffffffffu, kept[r][first], 0);
+        accum near;
         if constexpr (RaggedOf<P>::ragged) {
           int found = 0;
-          near = one_there(p, z, m + r, columns, r, kept[r], &found);
+          near = near_all(p, z, m + r, columns, r, kept[r], &found);
           if (lane / EVERY == r) size = static_cast<accum>(found);
+        } else {
+          const bool have = columns.valid(r, first);
+          near = near_mean<32>(have ? kept[r][first] : accum(0), have);
         }
         if (lane / EVERY == r) middle = near;
         accum off = 0, squares = 0;
@@ -2086,12 +2101,16 @@ __device__ __forceinline__ void finish_two(const P& p, Index z, Index m, const S
   }
 }
 
-// Statistics of a row's elements, by four lanes: deviations from one of them (see finish_values). Where some may not exist,
-// each lane has one of its own, and the lanes' results are joined.
+// Statistics of a row's elements, by four lanes: deviations from what is near their mean (near_mean). Where some may not
+// exist, each lane has an element of its own instead, and the lanes' results are joined.
 template <bool RAGGED>
 struct RowStatistics {
   accum near = 0, off[2] = {0, 0}, squares[2] = {0, 0};
   int found = 0;
+  // Before the first: two elements, where they are there, of which one at least of the four lanes has one.
+  __device__ __forceinline__ void begin(const accum (&two)[2], bool first, bool second) {
+    near = near_mean<4>((first ? two[0] : accum(0)) + (second ? two[1] : accum(0)), first + second);
+  }
   __device__ __forceinline__ void take(int which, accum x, bool there) {
     if (RAGGED && there && found == 0) near = x;
     const accum d = there ? x - near : accum(0);
@@ -2168,15 +2187,14 @@ __device__ __forceinline__ void finish_fragments(const P& p, Index z, Index firs
 #pragma unroll
         for (int e = 0; e < 2; ++e) statistics.take(e, two[e], own[e] && spot_exists(p, z, m, spots[e]));
       } else if constexpr (P::statistics) {
-        // The row's first element is in one of the first two blocks.
+        // The row has an element in one of the first two blocks: where it is long, the second is all its own.
         if (i == 0) {
           ahead[0] = two[0], ahead[1] = two[1];
         } else {
           if (i == 1) {
-            const int from = lane / 4 * 4 + begin / 2;
-            const accum even = __shfl_sync(0xffffffffu, PAIRS && begin > 0 ? two[0] : ahead[0], from);
-            const accum odd_one = PAIRS ? even : __shfl_sync(0xffffffffu, ahead[1], from);
-            statistics.near = begin % 2 == 0 ? even : odd_one;
+            const bool one = rest > 0 && at >= begin, other = rest > 1 && at + 1 >= begin;
+            const accum some[2] = {own[0] ? two[0] : ahead[0], own[1] ? two[1] : ahead[1]};
+            statistics.begin(some, own[0] || one, own[1] || other);
 #pragma unroll
             for (int e = 0; e < 2; ++e) statistics.take(e, ahead[e], rest > e && at + e >= begin);
           }
@@ -2306,7 +2324,7 @@ __device__ __forceinline__ void finish_fragments(const P& p, Index z, Index firs
       }
       finish_two<PAIRS>(p, z, m, spots, row < rows && own[0], row < rows && own[1], two);
       if constexpr (P::statistics) {
-        if (!RaggedOf<P>::ragged && i == 0) statistics.near = __shfl_sync(0xffffffffu, two[0], lane / 4 * 4);
+        if (!RaggedOf<P>::ragged && i == 0) statistics.begin(two, own[0], own[1]);
 #pragma unroll
         for (int e = 0; e < 2; ++e) statistics.take(e, two[e], own[e] && spot_exists(p, z, m, spots[e]));
       }
@@ -2495,6 +2513,7 @@ struct Warpgroups {
   static constexpr int JOIN = JOIN_, SLOTS = SLOTS_, CHUNKS = CHUNKS_, TURN = TURN_, LAND = LAND_;
   static constexpr int BM = PAIR_ROWS, PRODUCERS = 256, CONSUMERS = 256, threads = PRODUCERS + CONSUMERS;
   static constexpr bool PAIRED = JOIN >= 0, SAMPLES = JOIN == 4;
+  static constexpr int BOXES = PAIRED ? 2 : 1;                 // side by side
   static constexpr int UNIT = kind == Operands::Tf32 ? 4 : 8;  // channels in 16 bytes
   static constexpr int CHANNELS = 2 * UNIT;                    // of a chunk
 };
@@ -2523,6 +2542,12 @@ struct Packed {
     rows = reinterpret_cast<int*>(bytes + zeros<P>());
     half = bytes + zeros<P>() + tiles * PAIR_ROWS * 4;
     tf32 = half + tiles * taps * ((P::CHANNELS + 15) / 16) * TAP_BYTES;
+  }
+  // Bytes of all this.
+  template <class P>
+  static __host__ __device__ int64_t bytes(const P& p) {
+    const int64_t tiles = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS), taps = P::Kernel::product;
+    return zeros<P>() + tiles * (PAIR_ROWS * 4 + taps * ((P::CHANNELS + 15) / 16 + (P::CHANNELS + 7) / 8) * TAP_BYTES);
   }
   __device__ __forceinline__ int input() const;        // exponent of its scale
   __device__ __forceinline__ int split_input() const;  // and in kind Split
@@ -2704,7 +2729,7 @@ namespace crucible {
 // A box, or two, and the halo. Places in the halo count residue by residue.
 template <class W, class P>
 struct Pair {
-  __host__ __device__ static constexpr int box(int d) { return P::Box::at(d) * (d == W::JOIN ? 2 : 1); }
+  __host__ __device__ static constexpr int box(int d) { return P::Box::at(d) * (d == W::JOIN ? W::BOXES : 1); }
   __host__ __device__ static constexpr int halo(int d) { return halo_extent<P>(d, box(d)); }
   // Of a residue; rows that are pooled in pairs begin with eight columns of their own.
   __host__ __device__ static constexpr int each(int d) {
@@ -2712,17 +2737,17 @@ struct Pair {
     return d == 3 && PoolOf<P>::pooled && PoolOf<P>::Window::at(3) == 2 ? (own + 7) / 8 * 8 : own;
   }
   using Halo = Dims<each(0), each(1), each(2), each(3)>;
-  static constexpr int RESIDUES = P::Stride::product, PLACES = RESIDUES * Halo::product * (W::SAMPLES ? 2 : 1);
+  static constexpr int RESIDUES = P::Stride::product, PLACES = RESIDUES * Halo::product * (W::SAMPLES ? W::BOXES : 1);
   __host__ __device__ static constexpr int reach(int d) {
     return (P::Kernel::at(d) - 1) * P::Dilation::at(d) / P::Stride::at(d);
   }
-  // Places from a box's first pixel to its last, and from the first box's to the second's.
+  // Places from a box's first pixel to its last, and from a box's to the next one's.
   static constexpr int SPAN = 1 + (P::Box::at(0) - 1) * Halo::pitch(0) + (P::Box::at(1) - 1) * Halo::pitch(1) +
                               (P::Box::at(2) - 1) * Halo::pitch(2) + (P::Box::at(3) - 1) * Halo::pitch(3);
-  static constexpr int SECOND = W::SAMPLES ? PLACES / 2 : W::PAIRED ? P::Box::at(W::JOIN) * Halo::pitch(W::JOIN) : 0;
+  static constexpr int SECOND = W::SAMPLES ? PLACES / W::BOXES : W::PAIRED ? P::Box::at(W::JOIN) * Halo::pitch(W::JOIN) : 0;
   static constexpr int N = (SPAN + 7) / 8 * 8, BN = (N + 31) / 32 * 32;
   static constexpr int FARTHEST = reach(0) * Halo::pitch(0) + reach(1) * Halo::pitch(1) + reach(2) * Halo::pitch(2) + reach(3) * Halo::pitch(3);
-  static constexpr int READ = (RESIDUES - 1) * Halo::product + SECOND + FARTHEST + N;  // one more than the last place read
+  static constexpr int READ = (RESIDUES - 1) * Halo::product + (W::BOXES - 1) * SECOND + FARTHEST + N;  // one more than the last place read
   static constexpr int ROOM = READ > PLACES ? READ : PLACES;
   static_assert(N <= 256, "the widest instruction");
 
@@ -2753,12 +2778,12 @@ struct Pair {
   static constexpr int SLOT_BYTES = (HALO_BYTES + 127) / 128 * 128 + STREAMED;
   static constexpr int KEPT_BYTES = W::CHUNKS * TAPS * TAP_BYTES;
   static constexpr bool FRAGMENTS = fragmentary<Halo, P>();
-  static constexpr int STAGE_PITCH = (BN + 23) / 32 * 32 + 8, STAGE_BYTES = FRAGMENTS ? 0 : 8 * 4 * STAGE_PITCH * 4;
+  static constexpr int STAGE_PITCH = (BN + 23) / 32 * 32 + 8, STAGE_BYTES = FRAGMENTS ? 0 : W::CONSUMERS / 32 * 4 * STAGE_PITCH * 4;
   static constexpr int shared_bytes = KEPT_BYTES + W::SLOTS * SLOT_BYTES + STAGE_BYTES + W::LAND * 1024 + (2 * W::SLOTS + 1) * 8 + 112;
 };
 
 #if CRUCIBLE_HAS_WGMMA
-// Tiles of a block: (pairs of) boxes of one sample after another, always with the same weights. Their places are counted
+// Tiles of a block: boxes, or several side by side, of one sample after another, always with the same weights. Their places are counted
 // in digits, the sample first, so that no step divides.
 template <class W, class P>
 struct PairTiles {
@@ -2794,11 +2819,11 @@ struct PairTiles {
   }
   static __device__ __forceinline__ Index samples(const P& p) {
     const Index all = p.batches() / p.groups();
-    return W::SAMPLES ? (all + 1) / 2 : all;
+    return W::SAMPLES ? (all + W::BOXES - 1) / W::BOXES : all;
   }
-  // Of the first or second box, and whether it exists.
+  // Of one of its boxes, and whether it exists.
   __device__ __forceinline__ Index batch(const P& p, int which) const {
-    return (W::SAMPLES ? at[0] * 2 + which : at[0]) * p.groups() + group;
+    return (W::SAMPLES ? at[0] * W::BOXES + which : at[0]) * p.groups() + group;
   }
   __device__ __forceinline__ bool exists(const P& p, int which) const { return !W::SAMPLES || batch(p, which) < p.batches(); }
   __device__ __forceinline__ Index first(int d) const { return at[d + 1] * H::box(d); }
@@ -3094,7 +3119,7 @@ __device__ __forceinline__ void finish_box(const P& p, Index z, Index first, Ind
 #endif
 
 #if CRUCIBLE_HAS_WGMMA
-// One warp's 16 rows of the first or second box of a tile, if there is such a box.
+// One warp's 16 rows of one of a tile's boxes, if there is such a box.
 template <class W, class P, int COUNT>
 __device__ __forceinline__ void finish_pair(const P& p, const PairTiles<W, P>& tiles, int which, const Exponents& exponents,
                                             const PairLanes<W, P>& lanes, float (&sums)[COUNT], float* stage) {
@@ -3104,7 +3129,7 @@ __device__ __forceinline__ void finish_pair(const P& p, const PairTiles<W, P>& t
 #pragma unroll
   for (int d = 0; d < 4; ++d) {
     const Index n = (p.extent(d) - 1) / P::Box::at(d) + 1;
-    const Index i = tiles.at[d + 1] * (d == W::JOIN ? 2 : 1) + (d == W::JOIN ? which : 0);
+    const Index i = tiles.at[d + 1] * (d == W::JOIN ? W::BOXES : 1) + (d == W::JOIN ? which : 0);
     there = there && i < n;
     box = box * n + i;
   }
@@ -3118,6 +3143,70 @@ __device__ __forceinline__ void finish_pair(const P& p, const PairTiles<W, P>& t
     finish_box<W, true>(p, z, first, box, place, lanes, sums, stage);
   else
     finish_box<W, false>(p, z, first, box, place, lanes, sums, stage);
+}
+
+// What the consumers do: products of one tile after another, and what becomes of them. `here` are weights that stay.
+template <class W, class P>
+__device__ __forceinline__ void multiply_pairs(const P& p, const Packed& packed, PairTiles<W, P>& tiles, const unsigned char* here,
+                                               unsigned char* ring, unsigned char* stages, unsigned full, unsigned empty, unsigned kept,
+                                               int warp) {
+  using H = Pair<W, P>;
+  constexpr int GROUPS = W::CONSUMERS / 128;
+  const int which = warp / 4, lane = static_cast<int>(threadIdx.x) % 32, next = which + 1 < GROUPS ? which + 1 : 0;
+  const int chunks = static_cast<int>((P::CHANNELS + W::CHANNELS - 1) / W::CHANNELS);
+  float sums[H::N / 2];
+  if (W::CHUNKS > 0) barrier_wait(kept, 0);
+  int slot = 0;
+  unsigned parity = 0;
+  if (H::TURNS && next == 0) turn_give(1);
+  float* const stage = reinterpret_cast<float*>(stages) + warp * 4 * H::STAGE_PITCH;
+  const PairLanes<W, P> lanes(p);
+  const Taps<P> taps(p, tiles.group);
+  const Exponents exponents(packed.rows + (tiles.group * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + tiles.tile_m) * PAIR_ROWS + warp % 4 * 16,
+                            W::kind == Operands::Half ? packed.input() : 0);
+  int number = 0;
+#pragma unroll 1
+  for (; tiles.left > 0; tiles.next(), ++number) {
+    if (!W::PAIRED && number % 2 != which) {
+      // The other warpgroup's box.
+      slot += chunks;
+      while (slot >= W::SLOTS) slot -= W::SLOTS, parity ^= 1;
+      continue;
+    }
+    int before = -1;
+#pragma unroll 1
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      if (H::TURNS && (W::PAIRED ? chunk % H::TURN == 0 : chunk == 0)) turn_wait(1 + which);
+      barrier_wait(full + slot * 8, parity);
+      const unsigned halo = shared_address(ring) + slot * H::SLOT_BYTES;
+      const uint64_t b = lines_at(halo + which * H::SECOND * 16, H::ROOM * 16);
+      const uint64_t a = lines_at(W::CHUNKS > 0 ? shared_address(here) + chunk * H::TAPS * TAP_BYTES
+                                                    : halo + (H::SLOT_BYTES - H::STREAMED), TAP_BYTES / 2);
+      wgmma_begin();
+#pragma unroll
+      for (int t = 0; t < H::TAPS; ++t)
+        if (taps.has(t))
+          Wgmma<H::N, W::kind>::multiply(sums, a + t * (TAP_BYTES / 16), b + H::tap(t), taps.first(t) ? chunk > 0 : 1);
+      wgmma_end();
+      const bool over = chunk + 1 == chunks || (W::PAIRED && W::TURN > 0 && (chunk + 1) % H::TURN == 0);
+      if (H::TURNS && over) turn_give(1 + next);
+      // A slot is free when its products are done: while the next ones run, or when the turn is over.
+      if (over)
+        wgmma_wait<0>();
+      else
+        wgmma_wait<1>();
+      if (lane == 0 && before >= 0) barrier_arrive(empty + before * 8);
+      if (lane == 0 && over) barrier_arrive(empty + slot * 8);
+      before = over ? -1 : slot;
+      if (++slot == W::SLOTS) slot = 0, parity ^= 1;
+    }
+    wgmma_wait<0>();
+    settle(sums);
+    if (taps.none()) clear(sums);
+
+    finish_pair<W>(p, tiles, which, exponents, lanes, sums, stage);
+  }
+  if (H::TURNS && which == (W::PAIRED ? 0 : number % 2)) turn_wait(1 + which);
 }
 #endif
 
@@ -3212,60 +3301,7 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
     if (W::kind == Operands::Half && bad && lane == 0) *packed.again = 1;
   } else {
     registers_up<176>();
-    const int which = warp / 4;
-    float sums[H::N / 2];
-    if (W::CHUNKS > 0) barrier_wait(kept, 0);
-    int slot = 0;
-    unsigned parity = 0;
-    if (H::TURNS && which == 1) turn_give(1);
-    float* const stage = reinterpret_cast<float*>(stages) + warp * 4 * H::STAGE_PITCH;
-    const PairLanes<W, P> lanes(p);
-    const Taps<P> taps(p, tiles.group);
-    const Exponents exponents(packed.rows + (tiles.group * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + tiles.tile_m) * PAIR_ROWS + warp % 4 * 16,
-                              W::kind == Operands::Half ? packed.input() : 0);
-    int number = 0;
-#pragma unroll 1
-    for (; tiles.left > 0; tiles.next(), ++number) {
-      if (!W::PAIRED && number % 2 != which) {
-        // The other warpgroup's box.
-        slot += chunks;
-        while (slot >= W::SLOTS) slot -= W::SLOTS, parity ^= 1;
-        continue;
-      }
-      int before = -1;
-#pragma unroll 1
-      for (int chunk = 0; chunk < chunks; ++chunk) {
-        if (H::TURNS && (W::PAIRED ? chunk % H::TURN == 0 : chunk == 0)) turn_wait(1 + which);
-        barrier_wait(full + slot * 8, parity);
-        const unsigned halo = shared_address(ring) + slot * H::SLOT_BYTES;
-        const uint64_t b = lines_at(halo + which * H::SECOND * 16, H::ROOM * 16);
-        const uint64_t a = lines_at(W::CHUNKS > 0 ? shared_address(pair_shared) + chunk * H::TAPS * TAP_BYTES
-                                                  : halo + (H::SLOT_BYTES - H::STREAMED), TAP_BYTES / 2);
-        wgmma_begin();
-#pragma unroll
-        for (int t = 0; t < H::TAPS; ++t)
-          if (taps.has(t))
-            Wgmma<H::N, W::kind>::multiply(sums, a + t * (TAP_BYTES / 16), b + H::tap(t), taps.first(t) ? chunk > 0 : 1);
-        wgmma_end();
-        const bool over = chunk + 1 == chunks || (W::PAIRED && W::TURN > 0 && (chunk + 1) % H::TURN == 0);
-        if (H::TURNS && over) turn_give(2 - which);
-        // A slot is free when its products are done: while the next ones run, or when the turn is over.
-        if (over)
-          wgmma_wait<0>();
-        else
-          wgmma_wait<1>();
-        if (lane == 0 && before >= 0) barrier_arrive(empty + before * 8);
-        if (lane == 0 && over) barrier_arrive(empty + slot * 8);
-        before = over ? -1 : slot;
-        if (++slot == W::SLOTS) slot = 0, parity ^= 1;
-      }
-      wgmma_wait<0>();
-      settle(sums);
-      if (taps.none()) clear(sums);
-
-      finish_pair<W>(p, tiles, which, exponents, lanes, sums, stage);
-    }
-    if (H::TURNS && which == (W::PAIRED ? 0 : number % 2)) turn_wait(1 + which);
+    multiply_pairs<W>(p, packed, tiles, pair_shared, ring, stages, full, empty, kept, warp);
   }
 #endif
 }
@@ -3289,6 +3325,223 @@ cudaError_t launch_warpgroups(const P& p, void* workspace, cudaStream_t stream) 
   int processors = 0;
   cudaError_t refused = pack_rows<W>(p, workspace, &processors, stream);
   if (refused == cudaSuccess) refused = launch_pairs<W, false>(p, workspace, processors, stream);
+  if constexpr (W::kind == Operands::Half) {
+    if (refused == cudaSuccess) refused = launch_pairs<Again, true>(p, workspace, processors, stream);
+  }
+  return refused;
+}
+#endif
+
+}  // namespace crucible
+#endif  // CRUCIBLE_HOPPER
+
+// Convolutions on Hopper's tensor cores whose input is made ready beforehand.
+//
+// As window_wgmma.cuh, with two or three boxes at a time that share weights, but a launch of its own rounds the input and stores it
+// with its borders of zeros, as [sample][chunk of channels][16 bytes of channels][pixel]. So rows of a halo are bulk copies,
+// which one warp asks for, and shared memory, which is what the tensor cores wait for where a block rounds its own input (they
+// read 7 KB for each instruction), is written once and has room for another slot.
+// It pays where an element of the input is multiplied often: the launch moves 1.5 times the input's bytes and the borders.
+
+#if CRUCIBLE_HOPPER
+namespace crucible {
+
+// BOXES side by side, a warpgroup for each: with three, one that stores has two beside it that multiply. Others: see Warpgroups.
+template <int BOXES_, int JOIN_, int SLOTS_, int TURN_, Operands kind_>
+struct Ready {
+  static_assert(JOIN_ >= 0 && kind_ != Operands::Tf32 && kind_ != Operands::Split, "boxes side by side, 16 channels in a chunk");
+  static constexpr Operands kind = kind_;
+  static constexpr int BOXES = BOXES_, JOIN = JOIN_, SLOTS = SLOTS_, CHUNKS = 0, TURN = TURN_, LAND = 0;
+  static constexpr int BM = PAIR_ROWS, PRODUCERS = 128, CONSUMERS = 128 * BOXES, threads = PRODUCERS + CONSUMERS;
+  static constexpr int FEW = BOXES == 3 ? 32 : 40, MANY = BOXES == 3 ? 160 : 232;  // registers of producers and consumers
+  static constexpr bool PAIRED = true, SAMPLES = JOIN == 4;
+  static constexpr int UNIT = 8, CHANNELS = 2 * UNIT;
+};
+
+// The input as it is made ready, behind the weights.
+template <class P>
+struct ReadyInput {
+  static_assert(P::Stride::product == 1, "neighbours are multiplied with neighbours");
+  static constexpr int CHUNKS = static_cast<int>((P::CHANNELS + 15) / 16);
+  Index extents[4];
+  int64_t pixels;
+  unsigned char* at;
+
+  __host__ __device__ ReadyInput(const P& p, void* workspace)
+      : pixels(1), at(static_cast<unsigned char*>(workspace) + Packed::bytes(p)) {
+#pragma unroll
+    for (int d = 0; d < 4; ++d) {
+      extents[d] = p.extent(d) + (P::Kernel::at(d) - 1) * P::Dilation::at(d);
+      pixels *= extents[d];
+    }
+  }
+  // The first pixel's 16 bytes.
+  __device__ __forceinline__ unsigned char* plane(Index z, int chunk, int unit) const {
+    return at + ((static_cast<int64_t>(z) * CHUNKS + chunk) * 2 + unit) * pixels * 16;
+  }
+};
+
+// What launch_ready wants: a row that is read to the end of a halo may pass the last pixel. There are zeros.
+template <class W, class P>
+int64_t ready_bytes(const P& p) {
+  const ReadyInput<P> input(p, nullptr);
+  return Packed::bytes(p) + (static_cast<int64_t>(p.batches()) * ReadyInput<P>::CHUNKS * 2 * input.pixels + Pair<W, P>::Halo::at(3)) * 16;
+}
+
+constexpr int READY_THREADS = 256;  // no fewer than a row of a halo has pixels
+
+// A block for so many pixels of a sample, with all their channels.
+template <class W, class P>
+__global__ void __launch_bounds__(READY_THREADS) ready_input_kernel(const __grid_constant__ P p, void* workspace, unsigned parts) {
+#if CRUCIBLE_HAS_WGMMA
+  const Packed packed(p, workspace);
+  const ReadyInput<P> input(p, workspace);
+  const float by = W::kind == Operands::Half ? power_of_two(packed.input()) : 1.0f;
+  if (W::kind == Operands::Half && blockIdx.x == 0) small_channels<READY_THREADS, P>(packed, static_cast<int>(threadIdx.x), by);
+  if (blockIdx.x == 0 && threadIdx.x < Pair<W, P>::Halo::at(3))
+    *reinterpret_cast<uint4*>(input.plane(p.batches(), 0, 0) + threadIdx.x * 16) = make_uint4(0, 0, 0, 0);
+  const Index z = static_cast<Index>(blockIdx.x / parts);
+  const int64_t pixel = static_cast<int64_t>(blockIdx.x % parts) * READY_THREADS + threadIdx.x;
+  const bool there = pixel < input.pixels;
+  Index rest = there ? static_cast<Index>(pixel) : 0, place[4];
+#pragma unroll
+  for (int d = 3; d >= 0; --d) {
+    place[d] = (d > 0 ? rest % input.extents[d] : rest) + P::Shift::at(d);
+    rest /= input.extents[d];
+  }
+  const typename P::BAt from = p.b_at(z, place[0], place[1], place[2], place[3]);
+  const bool inside = there && from.inside;
+  bool bad = false;
+#pragma unroll 1
+  for (int chunk = 0; chunk < ReadyInput<P>::CHUNKS; ++chunk) {
+    float v[2][8];
+#pragma unroll
+    for (int e = 0; e < 16; ++e) {
+      const bool read = inside && (P::CHANNELS % 16 == 0 || chunk * 16 + e < P::CHANNELS);
+      v[e / 8][e % 8] = read ? static_cast<float>(p.b_in(from, chunk * 16 + e)) : 0.0f;
+    }
+#pragma unroll
+    for (int unit = 0; unit < 2; ++unit) {
+      float (&x)[8] = v[unit];
+      uint4 word;
+      if constexpr (W::kind == Operands::Half) {
+        float largest = 0;
+#pragma unroll
+        for (int e = 0; e < 8; ++e) {
+          x[e] *= by;
+          largest = fmaxf(largest, fabsf(x[e]));
+        }
+        bad |= watched(largest);
+        word = make_uint4(pack_half(x[0], x[1]), pack_half(x[2], x[3]), pack_half(x[4], x[5]), pack_half(x[6], x[7]));
+      } else {
+        word = make_uint4(pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7]));
+      }
+      if (there) *reinterpret_cast<uint4*>(input.plane(z, chunk, unit) + pixel * 16) = word;
+    }
+  }
+  if (W::kind == Operands::Half && bad && threadIdx.x % 32 == 0) *packed.again = 1;
+#endif
+}
+
+#if CRUCIBLE_HAS_WGMMA
+// One warp: the rows of the halo under a tile, a chunk of their channels, and the weights for it.
+template <class W, class P>
+__device__ __forceinline__ void fetch_pairs(const P& p, PairTiles<W, P>& tiles, const ReadyInput<P>& input, const unsigned char* weights,
+                                            unsigned ring, unsigned full, unsigned empty) {
+  using H = Pair<W, P>;
+  using Halo = typename H::Halo;
+  constexpr int SAMPLES = W::SAMPLES ? W::BOXES : 1, ROWS = Halo::at(0) * Halo::at(1) * Halo::at(2), COPIES = SAMPLES * 2 * ROWS;
+  constexpr unsigned ROW_BYTES = Halo::at(3) * 16;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  int slot = 0;
+  unsigned parity = 1;
+#pragma unroll 1
+  for (; tiles.left > 0; tiles.next())
+#pragma unroll 1
+    for (int chunk = 0; chunk < ReadyInput<P>::CHUNKS; ++chunk) {
+      const unsigned to = ring + slot * H::SLOT_BYTES, come = full + slot * 8;
+      barrier_wait(empty + slot * 8, parity);
+      if (lane == 0) {
+        barrier_expect(come, H::STREAMED + COPIES * ROW_BYTES);
+        bulk_copy(to + (H::SLOT_BYTES - H::STREAMED), weights + int64_t(chunk) * H::STREAMED, H::STREAMED, come);
+      }
+      __syncwarp();
+#pragma unroll 1
+      for (int i = lane; i < COPIES; i += 32) {
+        const int row = i % ROWS, unit = i / ROWS % 2, which = i / (2 * ROWS);
+        const int in[3] = {row / (Halo::at(1) * Halo::at(2)), row / Halo::at(2) % Halo::at(1), row % Halo::at(2)};
+        // Of pixels that do not exist nothing is wanted: any others will do.
+        const Index z = tiles.exists(p, which) ? tiles.batch(p, which) : tiles.batch(p, 0);
+        int64_t from = 0;
+#pragma unroll
+        for (int d = 0; d < 3; ++d) {
+          const Index there = tiles.first(d) + in[d], last = input.extents[d] - 1;
+          from = from * input.extents[d] + (there < last ? there : last);
+        }
+        from = from * input.extents[3] + tiles.first(3);
+        bulk_copy(to + (unit * H::ROOM + which * H::SECOND + row * Halo::at(3)) * 16, input.plane(z, chunk, unit) + from * 16, ROW_BYTES, come);
+      }
+      if (++slot == W::SLOTS) slot = 0, parity ^= 1;
+    }
+}
+#endif
+
+template <class W, class P>
+__global__ void __launch_bounds__(W::threads, 1) ready_kernel(const __grid_constant__ P p, void* workspace) {
+  extern __shared__ __align__(128) unsigned char ready_shared[];
+#if CRUCIBLE_HAS_WGMMA
+  using H = Pair<W, P>;
+  const Packed packed(p, workspace);
+  // Through a shuffle, so that the compiler knows that a warp agrees on it: else it lines up the matrix instructions.
+  const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
+  unsigned char* const stages = ready_shared + W::SLOTS * H::SLOT_BYTES;
+  const unsigned full = shared_address(stages + H::STAGE_BYTES), empty = full + W::SLOTS * 8;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < W::SLOTS; ++i) {
+      barrier_init(full + i * 8, 1);
+      barrier_init(empty + i * 8, W::CONSUMERS / 32);
+    }
+    barrier_inits_done();
+  }
+  if (threadIdx.x >= W::CONSUMERS) {
+    for (int i = 0; i < W::SLOTS; ++i) clear_behind<2, W, P>(ready_shared + i * H::SLOT_BYTES, static_cast<int>(threadIdx.x) - W::CONSUMERS);
+    publish();
+  }
+  __syncthreads();
+
+  PairTiles<W, P> tiles(p);
+  if (warp >= W::CONSUMERS / 32) {
+    registers_down<W::FEW>();
+    const int64_t tile = tiles.group * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + tiles.tile_m;
+    const unsigned char* const weights = packed.weights<W>() + tile * ReadyInput<P>::CHUNKS * H::STREAMED;
+    if (warp == W::CONSUMERS / 32)
+      fetch_pairs<W>(p, tiles, ReadyInput<P>(p, workspace), weights, shared_address(ready_shared), full, empty);
+  } else {
+    registers_up<W::MANY>();
+    multiply_pairs<W>(p, packed, tiles, nullptr, ready_shared, stages, full, empty, 0, warp);
+  }
+#endif
+}
+
+#ifndef __CUDACC_RTC__
+// W for the launch, Again (if not void) for the one that does what W could not. The workspace has ready_bytes.
+template <class W, class Again, class P>
+cudaError_t launch_ready(const P& p, void* workspace, cudaStream_t stream) {
+  using H = Pair<W, P>;
+  if (p.batches() == 0 || p.rows() == 0 || box_count(p) == 0) return cudaSuccess;
+  int processors = 0;
+  cudaError_t refused = pack_rows<W>(p, workspace, &processors, stream);
+  if (refused == cudaSuccess) refused = allow_shared(ready_kernel<W, P>, H::shared_bytes);
+  if (refused != cudaSuccess) return refused;
+  const int64_t parts = (ReadyInput<P>(p, nullptr).pixels + READY_THREADS - 1) / READY_THREADS, batches = p.batches();
+  if (parts > 0x7fffffff / batches) return cudaErrorInvalidValue;
+  ready_input_kernel<W><<<static_cast<unsigned>(parts * batches), READY_THREADS, 0, stream>>>(p, workspace, static_cast<unsigned>(parts));
+  refused = cudaGetLastError();
+  if (refused != cudaSuccess) return refused;
+  const int64_t kinds = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS);
+  const int64_t blocks = processors >= kinds ? processors / kinds * kinds : kinds;
+  ready_kernel<W><<<static_cast<unsigned>(blocks), W::threads, H::shared_bytes, stream>>>(p, workspace);
+  refused = cudaGetLastError();
   if constexpr (W::kind == Operands::Half) {
     if (refused == cudaSuccess) refused = launch_pairs<Again, true>(p, workspace, processors, stream);
   }
@@ -3326,6 +3579,7 @@ struct Split {
   static constexpr Operands kind = Operands::Split;
   static constexpr int JOIN = JOIN_, SLOTS = SLOTS_, PIECE = PIECE_, HELD = HELD_, LAND = LAND_, CHUNKS = 0, TURN = 1;
   static constexpr int BM = PAIR_ROWS, PRODUCERS = 128, CONSUMERS = 256, threads = PRODUCERS + CONSUMERS;
+  static constexpr int BOXES = 2;
   static constexpr bool PAIRED = true, SAMPLES = JOIN == 4;
   static constexpr int UNIT = 4, CHANNELS = 2 * UNIT;
   // Of a thread. Together what three warpgroups begin with: who asked for more would wait for ever.
@@ -3635,18 +3889,17 @@ struct Wgmma<72, Operands::Tf32> {
 #endif
 #if CRUCIBLE_SCALAR == 0
 template <>
-struct Wgmma<184, Operands::Half> {
-  static __device__ __forceinline__ void multiply(float (&d)[92], uint64_t a, uint64_t b, int more) {
+struct Wgmma<144, Operands::Half> {
+  static __device__ __forceinline__ void multiply(float (&d)[72], uint64_t a, uint64_t b, int more) {
 #if CRUCIBLE_HAS_WGMMA
     asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %94, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n184k16.f32.f16.f16 {"
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %74, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n144k16.f32.f16.f16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
         "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
         "%40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, "
-        "%60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
-        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91"
-        "}, %92, %93, p, 1, 1, 0, 0;\n}\n"
+        "%60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71"
+        "}, %72, %73, p, 1, 1, 0, 0;\n}\n"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
           "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
           "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
@@ -3655,10 +3908,7 @@ struct Wgmma<184, Operands::Half> {
           "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
           "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
           "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]),
-          "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71]),
-          "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]), "+f"(d[78]), "+f"(d[79]),
-          "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]), "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87]),
-          "+f"(d[88]), "+f"(d[89]), "+f"(d[90]), "+f"(d[91])
+          "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71])
         : "l"(a), "l"(b), "r"(more));
 #endif
   }
@@ -3666,18 +3916,17 @@ struct Wgmma<184, Operands::Half> {
 #endif
 #if CRUCIBLE_SCALAR == 0
 template <>
-struct Wgmma<184, Operands::Tf32> {
-  static __device__ __forceinline__ void multiply(float (&d)[92], uint64_t a, uint64_t b, int more) {
+struct Wgmma<144, Operands::Tf32> {
+  static __device__ __forceinline__ void multiply(float (&d)[72], uint64_t a, uint64_t b, int more) {
 #if CRUCIBLE_HAS_WGMMA
     asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %94, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n184k8.f32.tf32.tf32 {"
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %74, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n144k8.f32.tf32.tf32 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
         "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
         "%40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, "
-        "%60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
-        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91"
-        "}, %92, %93, p, 1, 1;\n}\n"
+        "%60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71"
+        "}, %72, %73, p, 1, 1;\n}\n"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
           "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
           "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
@@ -3686,10 +3935,7 @@ struct Wgmma<184, Operands::Tf32> {
           "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
           "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
           "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]),
-          "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71]),
-          "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]), "+f"(d[78]), "+f"(d[79]),
-          "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]), "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87]),
-          "+f"(d[88]), "+f"(d[89]), "+f"(d[90]), "+f"(d[91])
+          "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71])
         : "l"(a), "l"(b), "r"(more));
 #endif
   }
@@ -3697,18 +3943,17 @@ struct Wgmma<184, Operands::Tf32> {
 #endif
 #if CRUCIBLE_SCALAR == 2
 template <>
-struct Wgmma<184, Operands::Native> {
-  static __device__ __forceinline__ void multiply(float (&d)[92], uint64_t a, uint64_t b, int more) {
+struct Wgmma<144, Operands::Native> {
+  static __device__ __forceinline__ void multiply(float (&d)[72], uint64_t a, uint64_t b, int more) {
 #if CRUCIBLE_HAS_WGMMA
     asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %94, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n184k16.f32.f16.f16 {"
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %74, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n144k16.f32.f16.f16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
         "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
         "%40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, "
-        "%60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
-        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91"
-        "}, %92, %93, p, 1, 1, 0, 0;\n}\n"
+        "%60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71"
+        "}, %72, %73, p, 1, 1, 0, 0;\n}\n"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
           "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
           "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
@@ -3717,10 +3962,7 @@ struct Wgmma<184, Operands::Native> {
           "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
           "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
           "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]),
-          "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71]),
-          "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]), "+f"(d[78]), "+f"(d[79]),
-          "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]), "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87]),
-          "+f"(d[88]), "+f"(d[89]), "+f"(d[90]), "+f"(d[91])
+          "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71])
         : "l"(a), "l"(b), "r"(more));
 #endif
   }
@@ -3728,18 +3970,17 @@ struct Wgmma<184, Operands::Native> {
 #endif
 #if CRUCIBLE_SCALAR == 3
 template <>
-struct Wgmma<184, Operands::Native> {
-  static __device__ __forceinline__ void multiply(float (&d)[92], uint64_t a, uint64_t b, int more) {
+struct Wgmma<144, Operands::Native> {
+  static __device__ __forceinline__ void multiply(float (&d)[72], uint64_t a, uint64_t b, int more) {
 #if CRUCIBLE_HAS_WGMMA
     asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %94, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n184k16.f32.bf16.bf16 {"
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %74, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n144k16.f32.bf16.bf16 {"
         "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
         "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
         "%40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, "
-        "%60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
-        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91"
-        "}, %92, %93, p, 1, 1, 0, 0;\n}\n"
+        "%60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71"
+        "}, %72, %73, p, 1, 1, 0, 0;\n}\n"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
           "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
           "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
@@ -3748,10 +3989,7 @@ struct Wgmma<184, Operands::Native> {
           "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
           "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
           "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]),
-          "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71]),
-          "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]), "+f"(d[78]), "+f"(d[79]),
-          "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]), "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87]),
-          "+f"(d[88]), "+f"(d[89]), "+f"(d[90]), "+f"(d[91])
+          "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71])
         : "l"(a), "l"(b), "r"(more));
 #endif
   }
@@ -3823,7 +4061,7 @@ struct contract_1 {
   #if CRUCIBLE_HOPPER && CRUCIBLE_CONV == 2
   using Box = Dims<1, 1, 2, 34>;
   #elif CRUCIBLE_HOPPER
-  using Box = Dims<1, 1, 5, 34>;
+  using Box = Dims<1, 1, 4, 34>;
   #else
   using Box = Dims<1, 3, 7, 12>;
   #endif
@@ -3878,9 +4116,9 @@ struct contract_1 {
 void run_contract_1(uint64_t p_conv_transpose_weight, uint64_t p_x, uint64_t p_convolution_sum_0_kept, uint64_t p_var_mean_tile_count, uint64_t p_var_mean_tile_m2, uint64_t p_var_mean_tile_mean, int64_t convolution_sum_boxes, int64_t s0, int64_t s53, int64_t s77, int64_t s92, uint64_t packed, uint64_t stream) {
   const contract_1 stage{reinterpret_cast<const scalar*>(p_conv_transpose_weight), reinterpret_cast<const scalar*>(p_x), reinterpret_cast<scalar*>(p_convolution_sum_0_kept), reinterpret_cast<accum*>(p_var_mean_tile_count), reinterpret_cast<accum*>(p_var_mean_tile_m2), reinterpret_cast<accum*>(p_var_mean_tile_mean), static_cast<Index>(convolution_sum_boxes), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77), static_cast<Index>(s92)};
   #if CRUCIBLE_HOPPER && CRUCIBLE_CONV == 1
-  check(launch_warpgroups<Warpgroups<1, 2, 0, 1, 48, Operands::Half>, Warpgroups<1, 2, 0, 1, 48, Operands::Tf32>>(stage, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
+  check(launch_ready<Ready<3, 2, 2, 1, Operands::Half>, Warpgroups<2, 2, 0, 1, 48, Operands::Tf32>>(stage, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
   #elif CRUCIBLE_HOPPER && CRUCIBLE_CONV == 3
-  check(launch_warpgroups<Warpgroups<1, 2, 0, 1, 48, Operands::Native>, void>(stage, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
+  check(launch_ready<Ready<3, 2, 2, 1, Operands::Native>, void>(stage, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
   #elif CRUCIBLE_HOPPER && CRUCIBLE_CONV == 2
   check(launch_split<Split<1, 3, 9, 2, 16>, Mma<64, 128, 16, 32, 32, Grade::Fp32>>(stage, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
   #elif CRUCIBLE_CONV == 1
@@ -3891,6 +4129,18 @@ void run_contract_1(uint64_t p_conv_transpose_weight, uint64_t p_x, uint64_t p_c
   check(launch_window<Window<64, 8, Grade::Native>>(stage, reinterpret_cast<unsigned*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
   #else
   check(launch_contract<Simt<32, 256, 8, 4, 8>>(stage, 1, reinterpret_cast<cudaStream_t>(stream)), "contract_1");
+  #endif
+}
+
+int64_t bytes_contract_1(int64_t convolution_sum_boxes, int64_t s0, int64_t s53, int64_t s77, int64_t s92) {
+  const contract_1 stage{nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, static_cast<Index>(convolution_sum_boxes), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77), static_cast<Index>(s92)};
+  #if CRUCIBLE_HOPPER && CRUCIBLE_CONV == 1
+  return ready_bytes<Ready<3, 2, 2, 1, Operands::Half>>(stage);
+  #elif CRUCIBLE_HOPPER && CRUCIBLE_CONV == 3
+  return ready_bytes<Ready<3, 2, 2, 1, Operands::Native>>(stage);
+  #else
+  static_cast<void>(stage);
+  return 1770496;
   #endif
 }
 
@@ -3946,6 +4196,7 @@ struct rows_1 {
         }
       }
     }
+    #pragma unroll 4
     for (int64_t k = lanes.first(); k < run4.singles(); k += lanes.step()) {
       const Index j = run4.single(k);
       a0.r0.step(read(at1[j]), read(at2[j]), read(at3[j]));
@@ -4062,6 +4313,7 @@ struct rows_2 {
         }
       }
     }
+    #pragma unroll 4
     for (int64_t k = lanes.first(); k < run4.singles(); k += lanes.step()) {
       const Index j = run4.single(k);
       a0.r0.step(read(at1[j]), read(at2[j]), read(at3[j]));
@@ -5584,9 +5836,23 @@ __device__ __forceinline__ accum finish_element(const P& p, Index z, Index m, co
   else
     return p.finish(z, m, columns.valid(r, j) ? columns.column(r, j) : 0, split, value, there && columns.valid(r, j));
 }
-// One of the elements of a row, the same for all lanes, and how many there are; 0 where there is none.
+// Something near the mean of a row's elements, the same for LANES neighbours: the mean of those that they have, one each. Of
+// deviations from it little cancels: n times its own squared deviation is not much of all of them, while that of a single
+// element may be all. Zero where it is not finite, so that infinities stay what they are.
+template <int LANES>
+__device__ __forceinline__ accum near_mean(accum mine, int have) {
+  accum sum = mine * accum(1.0 / LANES), count = static_cast<accum>(have);
+#pragma unroll
+  for (int by = LANES / 2; by > 0; by /= 2) {
+    sum += __shfl_xor_sync(0xffffffffu, sum, by);
+    count += __shfl_xor_sync(0xffffffffu, count, by);
+  }
+  const accum mean = count > 0 ? sum * (accum(LANES) / count) : accum(0);
+  return mean - mean == 0 ? mean : accum(0);
+}
+// The same of a row by all lanes, and how many elements there are.
 template <int EACH, class P, class C>
-__device__ __forceinline__ accum one_there(const P& p, Index z, Index m, const C& columns, int r, const accum (&kept)[EACH],
+__device__ __forceinline__ accum near_all(const P& p, Index z, Index m, const C& columns, int r, const accum (&kept)[EACH],
                                            int* found) {
   accum mine = 0;
   bool any = false;
@@ -5597,8 +5863,7 @@ __device__ __forceinline__ accum one_there(const P& p, Index z, Index m, const C
     any |= there;
     *found += __popc(__ballot_sync(0xffffffffu, there));
   }
-  const unsigned lanes = __ballot_sync(0xffffffffu, any);
-  return __shfl_sync(0xffffffffu, mine, lanes == 0 ? 0 : __ffs(static_cast<int>(lanes)) - 1);
+  return near_mean<32>(mine, any);
 }
 
 // ROWS neighbouring rows of a tile (those there are, below `limit`) at a time, so that they need not wait for each other's
@@ -5666,8 +5931,7 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
           p.sink(z, m + r, P::group > 0 ? columns.column(0, first) / WIDTH : columns.tile, size, near[r] + off, squares);
       }
     }
-    // The whole warp takes each of them, all rows in one go, with deviations from the first element: n (x - mean)^2 of one
-    // of n elements is at most n times their squared deviations, so that little is lost when the mean's are subtracted.
+    // The whole warp takes each of them, all rows in one go, with deviations from what is near the mean.
 #pragma unroll
     for (int first = 0; LANES == 32 && first < EACH; first += TAKES) {
       constexpr int EVERY = 32 / ROWS;
@@ -5675,11 +5939,14 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
       accum size = static_cast<accum>(P::group > 0 ? P::group : columns.count);
 #pragma unroll
       for (int r = 0; r < ROWS; ++r) {
-        accum near = __shfl_sync(0xffffffffu, kept[r][first], 0);
+        accum near;
         if constexpr (RaggedOf<P>::ragged) {
           int found = 0;
-          near = one_there(p, z, m + r, columns, r, kept[r], &found);
+          near = near_all(p, z, m + r, columns, r, kept[r], &found);
           if (lane / EVERY == r) size = static_cast<accum>(found);
+        } else {
+          const bool have = columns.valid(r, first);
+          near = near_mean<32>(have ? kept[r][first] : accum(0), have);
         }
         if (lane / EVERY == r) middle = near;
         accum off = 0, squares = 0;
@@ -6546,12 +6813,16 @@ __device__ __forceinline__ void finish_two(const P& p, Index z, Index m, const S
   }
 }
 
-// Statistics of a row's elements, by four lanes: deviations from one of them (see finish_values). Where some may not exist,
-// each lane has one of its own, and the lanes' results are joined.
+// Statistics of a row's elements, by four lanes: deviations from what is near their mean (near_mean). Where some may not
+// exist, each lane has an element of its own instead, and the lanes' results are joined.
 template <bool RAGGED>
 struct RowStatistics {
   accum near = 0, off[2] = {0, 0}, squares[2] = {0, 0};
   int found = 0;
+  // Before the first: two elements, where they are there, of which one at least of the four lanes has one.
+  __device__ __forceinline__ void begin(const accum (&two)[2], bool first, bool second) {
+    near = near_mean<4>((first ? two[0] : accum(0)) + (second ? two[1] : accum(0)), first + second);
+  }
   __device__ __forceinline__ void take(int which, accum x, bool there) {
     if (RAGGED && there && found == 0) near = x;
     const accum d = there ? x - near : accum(0);
@@ -6628,15 +6899,14 @@ __device__ __forceinline__ void finish_fragments(const P& p, Index z, Index firs
 #pragma unroll
         for (int e = 0; e < 2; ++e) statistics.take(e, two[e], own[e] && spot_exists(p, z, m, spots[e]));
       } else if constexpr (P::statistics) {
-        // The row's first element is in one of the first two blocks.
+        // The row has an element in one of the first two blocks: where it is long, the second is all its own.
         if (i == 0) {
           ahead[0] = two[0], ahead[1] = two[1];
         } else {
           if (i == 1) {
-            const int from = lane / 4 * 4 + begin / 2;
-            const accum even = __shfl_sync(0xffffffffu, PAIRS && begin > 0 ? two[0] : ahead[0], from);
-            const accum odd_one = PAIRS ? even : __shfl_sync(0xffffffffu, ahead[1], from);
-            statistics.near = begin % 2 == 0 ? even : odd_one;
+            const bool one = rest > 0 && at >= begin, other = rest > 1 && at + 1 >= begin;
+            const accum some[2] = {own[0] ? two[0] : ahead[0], own[1] ? two[1] : ahead[1]};
+            statistics.begin(some, own[0] || one, own[1] || other);
 #pragma unroll
             for (int e = 0; e < 2; ++e) statistics.take(e, ahead[e], rest > e && at + e >= begin);
           }
@@ -6766,7 +7036,7 @@ __device__ __forceinline__ void finish_fragments(const P& p, Index z, Index firs
       }
       finish_two<PAIRS>(p, z, m, spots, row < rows && own[0], row < rows && own[1], two);
       if constexpr (P::statistics) {
-        if (!RaggedOf<P>::ragged && i == 0) statistics.near = __shfl_sync(0xffffffffu, two[0], lane / 4 * 4);
+        if (!RaggedOf<P>::ragged && i == 0) statistics.begin(two, own[0], own[1]);
 #pragma unroll
         for (int e = 0; e < 2; ++e) statistics.take(e, two[e], own[e] && spot_exists(p, z, m, spots[e]));
       }
@@ -6955,6 +7225,7 @@ struct Warpgroups {
   static constexpr int JOIN = JOIN_, SLOTS = SLOTS_, CHUNKS = CHUNKS_, TURN = TURN_, LAND = LAND_;
   static constexpr int BM = PAIR_ROWS, PRODUCERS = 256, CONSUMERS = 256, threads = PRODUCERS + CONSUMERS;
   static constexpr bool PAIRED = JOIN >= 0, SAMPLES = JOIN == 4;
+  static constexpr int BOXES = PAIRED ? 2 : 1;                 // side by side
   static constexpr int UNIT = kind == Operands::Tf32 ? 4 : 8;  // channels in 16 bytes
   static constexpr int CHANNELS = 2 * UNIT;                    // of a chunk
 };
@@ -6983,6 +7254,12 @@ struct Packed {
     rows = reinterpret_cast<int*>(bytes + zeros<P>());
     half = bytes + zeros<P>() + tiles * PAIR_ROWS * 4;
     tf32 = half + tiles * taps * ((P::CHANNELS + 15) / 16) * TAP_BYTES;
+  }
+  // Bytes of all this.
+  template <class P>
+  static __host__ __device__ int64_t bytes(const P& p) {
+    const int64_t tiles = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS), taps = P::Kernel::product;
+    return zeros<P>() + tiles * (PAIR_ROWS * 4 + taps * ((P::CHANNELS + 15) / 16 + (P::CHANNELS + 7) / 8) * TAP_BYTES);
   }
   __device__ __forceinline__ int input() const;        // exponent of its scale
   __device__ __forceinline__ int split_input() const;  // and in kind Split
@@ -7164,7 +7441,7 @@ namespace crucible {
 // A box, or two, and the halo. Places in the halo count residue by residue.
 template <class W, class P>
 struct Pair {
-  __host__ __device__ static constexpr int box(int d) { return P::Box::at(d) * (d == W::JOIN ? 2 : 1); }
+  __host__ __device__ static constexpr int box(int d) { return P::Box::at(d) * (d == W::JOIN ? W::BOXES : 1); }
   __host__ __device__ static constexpr int halo(int d) { return halo_extent<P>(d, box(d)); }
   // Of a residue; rows that are pooled in pairs begin with eight columns of their own.
   __host__ __device__ static constexpr int each(int d) {
@@ -7172,17 +7449,17 @@ struct Pair {
     return d == 3 && PoolOf<P>::pooled && PoolOf<P>::Window::at(3) == 2 ? (own + 7) / 8 * 8 : own;
   }
   using Halo = Dims<each(0), each(1), each(2), each(3)>;
-  static constexpr int RESIDUES = P::Stride::product, PLACES = RESIDUES * Halo::product * (W::SAMPLES ? 2 : 1);
+  static constexpr int RESIDUES = P::Stride::product, PLACES = RESIDUES * Halo::product * (W::SAMPLES ? W::BOXES : 1);
   __host__ __device__ static constexpr int reach(int d) {
     return (P::Kernel::at(d) - 1) * P::Dilation::at(d) / P::Stride::at(d);
   }
-  // Places from a box's first pixel to its last, and from the first box's to the second's.
+  // Places from a box's first pixel to its last, and from a box's to the next one's.
   static constexpr int SPAN = 1 + (P::Box::at(0) - 1) * Halo::pitch(0) + (P::Box::at(1) - 1) * Halo::pitch(1) +
                               (P::Box::at(2) - 1) * Halo::pitch(2) + (P::Box::at(3) - 1) * Halo::pitch(3);
-  static constexpr int SECOND = W::SAMPLES ? PLACES / 2 : W::PAIRED ? P::Box::at(W::JOIN) * Halo::pitch(W::JOIN) : 0;
+  static constexpr int SECOND = W::SAMPLES ? PLACES / W::BOXES : W::PAIRED ? P::Box::at(W::JOIN) * Halo::pitch(W::JOIN) : 0;
   static constexpr int N = (SPAN + 7) / 8 * 8, BN = (N + 31) / 32 * 32;
   static constexpr int FARTHEST = reach(0) * Halo::pitch(0) + reach(1) * Halo::pitch(1) + reach(2) * Halo::pitch(2) + reach(3) * Halo::pitch(3);
-  static constexpr int READ = (RESIDUES - 1) * Halo::product + SECOND + FARTHEST + N;  // one more than the last place read
+  static constexpr int READ = (RESIDUES - 1) * Halo::product + (W::BOXES - 1) * SECOND + FARTHEST + N;  // one more than the last place read
   static constexpr int ROOM = READ > PLACES ? READ : PLACES;
   static_assert(N <= 256, "the widest instruction");
 
@@ -7213,12 +7490,12 @@ struct Pair {
   static constexpr int SLOT_BYTES = (HALO_BYTES + 127) / 128 * 128 + STREAMED;
   static constexpr int KEPT_BYTES = W::CHUNKS * TAPS * TAP_BYTES;
   static constexpr bool FRAGMENTS = fragmentary<Halo, P>();
-  static constexpr int STAGE_PITCH = (BN + 23) / 32 * 32 + 8, STAGE_BYTES = FRAGMENTS ? 0 : 8 * 4 * STAGE_PITCH * 4;
+  static constexpr int STAGE_PITCH = (BN + 23) / 32 * 32 + 8, STAGE_BYTES = FRAGMENTS ? 0 : W::CONSUMERS / 32 * 4 * STAGE_PITCH * 4;
   static constexpr int shared_bytes = KEPT_BYTES + W::SLOTS * SLOT_BYTES + STAGE_BYTES + W::LAND * 1024 + (2 * W::SLOTS + 1) * 8 + 112;
 };
 
 #if CRUCIBLE_HAS_WGMMA
-// Tiles of a block: (pairs of) boxes of one sample after another, always with the same weights. Their places are counted
+// Tiles of a block: boxes, or several side by side, of one sample after another, always with the same weights. Their places are counted
 // in digits, the sample first, so that no step divides.
 template <class W, class P>
 struct PairTiles {
@@ -7254,11 +7531,11 @@ struct PairTiles {
   }
   static __device__ __forceinline__ Index samples(const P& p) {
     const Index all = p.batches() / p.groups();
-    return W::SAMPLES ? (all + 1) / 2 : all;
+    return W::SAMPLES ? (all + W::BOXES - 1) / W::BOXES : all;
   }
-  // Of the first or second box, and whether it exists.
+  // Of one of its boxes, and whether it exists.
   __device__ __forceinline__ Index batch(const P& p, int which) const {
-    return (W::SAMPLES ? at[0] * 2 + which : at[0]) * p.groups() + group;
+    return (W::SAMPLES ? at[0] * W::BOXES + which : at[0]) * p.groups() + group;
   }
   __device__ __forceinline__ bool exists(const P& p, int which) const { return !W::SAMPLES || batch(p, which) < p.batches(); }
   __device__ __forceinline__ Index first(int d) const { return at[d + 1] * H::box(d); }
@@ -7554,7 +7831,7 @@ __device__ __forceinline__ void finish_box(const P& p, Index z, Index first, Ind
 #endif
 
 #if CRUCIBLE_HAS_WGMMA
-// One warp's 16 rows of the first or second box of a tile, if there is such a box.
+// One warp's 16 rows of one of a tile's boxes, if there is such a box.
 template <class W, class P, int COUNT>
 __device__ __forceinline__ void finish_pair(const P& p, const PairTiles<W, P>& tiles, int which, const Exponents& exponents,
                                             const PairLanes<W, P>& lanes, float (&sums)[COUNT], float* stage) {
@@ -7564,7 +7841,7 @@ __device__ __forceinline__ void finish_pair(const P& p, const PairTiles<W, P>& t
 #pragma unroll
   for (int d = 0; d < 4; ++d) {
     const Index n = (p.extent(d) - 1) / P::Box::at(d) + 1;
-    const Index i = tiles.at[d + 1] * (d == W::JOIN ? 2 : 1) + (d == W::JOIN ? which : 0);
+    const Index i = tiles.at[d + 1] * (d == W::JOIN ? W::BOXES : 1) + (d == W::JOIN ? which : 0);
     there = there && i < n;
     box = box * n + i;
   }
@@ -7578,6 +7855,70 @@ __device__ __forceinline__ void finish_pair(const P& p, const PairTiles<W, P>& t
     finish_box<W, true>(p, z, first, box, place, lanes, sums, stage);
   else
     finish_box<W, false>(p, z, first, box, place, lanes, sums, stage);
+}
+
+// What the consumers do: products of one tile after another, and what becomes of them. `here` are weights that stay.
+template <class W, class P>
+__device__ __forceinline__ void multiply_pairs(const P& p, const Packed& packed, PairTiles<W, P>& tiles, const unsigned char* here,
+                                               unsigned char* ring, unsigned char* stages, unsigned full, unsigned empty, unsigned kept,
+                                               int warp) {
+  using H = Pair<W, P>;
+  constexpr int GROUPS = W::CONSUMERS / 128;
+  const int which = warp / 4, lane = static_cast<int>(threadIdx.x) % 32, next = which + 1 < GROUPS ? which + 1 : 0;
+  const int chunks = static_cast<int>((P::CHANNELS + W::CHANNELS - 1) / W::CHANNELS);
+  float sums[H::N / 2];
+  if (W::CHUNKS > 0) barrier_wait(kept, 0);
+  int slot = 0;
+  unsigned parity = 0;
+  if (H::TURNS && next == 0) turn_give(1);
+  float* const stage = reinterpret_cast<float*>(stages) + warp * 4 * H::STAGE_PITCH;
+  const PairLanes<W, P> lanes(p);
+  const Taps<P> taps(p, tiles.group);
+  const Exponents exponents(packed.rows + (tiles.group * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + tiles.tile_m) * PAIR_ROWS + warp % 4 * 16,
+                            W::kind == Operands::Half ? packed.input() : 0);
+  int number = 0;
+#pragma unroll 1
+  for (; tiles.left > 0; tiles.next(), ++number) {
+    if (!W::PAIRED && number % 2 != which) {
+      // The other warpgroup's box.
+      slot += chunks;
+      while (slot >= W::SLOTS) slot -= W::SLOTS, parity ^= 1;
+      continue;
+    }
+    int before = -1;
+#pragma unroll 1
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      if (H::TURNS && (W::PAIRED ? chunk % H::TURN == 0 : chunk == 0)) turn_wait(1 + which);
+      barrier_wait(full + slot * 8, parity);
+      const unsigned halo = shared_address(ring) + slot * H::SLOT_BYTES;
+      const uint64_t b = lines_at(halo + which * H::SECOND * 16, H::ROOM * 16);
+      const uint64_t a = lines_at(W::CHUNKS > 0 ? shared_address(here) + chunk * H::TAPS * TAP_BYTES
+                                                    : halo + (H::SLOT_BYTES - H::STREAMED), TAP_BYTES / 2);
+      wgmma_begin();
+#pragma unroll
+      for (int t = 0; t < H::TAPS; ++t)
+        if (taps.has(t))
+          Wgmma<H::N, W::kind>::multiply(sums, a + t * (TAP_BYTES / 16), b + H::tap(t), taps.first(t) ? chunk > 0 : 1);
+      wgmma_end();
+      const bool over = chunk + 1 == chunks || (W::PAIRED && W::TURN > 0 && (chunk + 1) % H::TURN == 0);
+      if (H::TURNS && over) turn_give(1 + next);
+      // A slot is free when its products are done: while the next ones run, or when the turn is over.
+      if (over)
+        wgmma_wait<0>();
+      else
+        wgmma_wait<1>();
+      if (lane == 0 && before >= 0) barrier_arrive(empty + before * 8);
+      if (lane == 0 && over) barrier_arrive(empty + slot * 8);
+      before = over ? -1 : slot;
+      if (++slot == W::SLOTS) slot = 0, parity ^= 1;
+    }
+    wgmma_wait<0>();
+    settle(sums);
+    if (taps.none()) clear(sums);
+
+    finish_pair<W>(p, tiles, which, exponents, lanes, sums, stage);
+  }
+  if (H::TURNS && which == (W::PAIRED ? 0 : number % 2)) turn_wait(1 + which);
 }
 #endif
 
@@ -7672,60 +8013,7 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
     if (W::kind == Operands::Half && bad && lane == 0) *packed.again = 1;
   } else {
     registers_up<176>();
-    const int which = warp / 4;
-    float sums[H::N / 2];
-    if (W::CHUNKS > 0) barrier_wait(kept, 0);
-    int slot = 0;
-    unsigned parity = 0;
-    if (H::TURNS && which == 1) turn_give(1);
-    float* const stage = reinterpret_cast<float*>(stages) + warp * 4 * H::STAGE_PITCH;
-    const PairLanes<W, P> lanes(p);
-    const Taps<P> taps(p, tiles.group);
-    const Exponents exponents(packed.rows + (tiles.group * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + tiles.tile_m) * PAIR_ROWS + warp % 4 * 16,
-                              W::kind == Operands::Half ? packed.input() : 0);
-    int number = 0;
-#pragma unroll 1
-    for (; tiles.left > 0; tiles.next(), ++number) {
-      if (!W::PAIRED && number % 2 != which) {
-        // The other warpgroup's box.
-        slot += chunks;
-        while (slot >= W::SLOTS) slot -= W::SLOTS, parity ^= 1;
-        continue;
-      }
-      int before = -1;
-#pragma unroll 1
-      for (int chunk = 0; chunk < chunks; ++chunk) {
-        if (H::TURNS && (W::PAIRED ? chunk % H::TURN == 0 : chunk == 0)) turn_wait(1 + which);
-        barrier_wait(full + slot * 8, parity);
-        const unsigned halo = shared_address(ring) + slot * H::SLOT_BYTES;
-        const uint64_t b = lines_at(halo + which * H::SECOND * 16, H::ROOM * 16);
-        const uint64_t a = lines_at(W::CHUNKS > 0 ? shared_address(pair_shared) + chunk * H::TAPS * TAP_BYTES
-                                                  : halo + (H::SLOT_BYTES - H::STREAMED), TAP_BYTES / 2);
-        wgmma_begin();
-#pragma unroll
-        for (int t = 0; t < H::TAPS; ++t)
-          if (taps.has(t))
-            Wgmma<H::N, W::kind>::multiply(sums, a + t * (TAP_BYTES / 16), b + H::tap(t), taps.first(t) ? chunk > 0 : 1);
-        wgmma_end();
-        const bool over = chunk + 1 == chunks || (W::PAIRED && W::TURN > 0 && (chunk + 1) % H::TURN == 0);
-        if (H::TURNS && over) turn_give(2 - which);
-        // A slot is free when its products are done: while the next ones run, or when the turn is over.
-        if (over)
-          wgmma_wait<0>();
-        else
-          wgmma_wait<1>();
-        if (lane == 0 && before >= 0) barrier_arrive(empty + before * 8);
-        if (lane == 0 && over) barrier_arrive(empty + slot * 8);
-        before = over ? -1 : slot;
-        if (++slot == W::SLOTS) slot = 0, parity ^= 1;
-      }
-      wgmma_wait<0>();
-      settle(sums);
-      if (taps.none()) clear(sums);
-
-      finish_pair<W>(p, tiles, which, exponents, lanes, sums, stage);
-    }
-    if (H::TURNS && which == (W::PAIRED ? 0 : number % 2)) turn_wait(1 + which);
+    multiply_pairs<W>(p, packed, tiles, pair_shared, ring, stages, full, empty, kept, warp);
   }
 #endif
 }
@@ -7749,6 +8037,223 @@ cudaError_t launch_warpgroups(const P& p, void* workspace, cudaStream_t stream) 
   int processors = 0;
   cudaError_t refused = pack_rows<W>(p, workspace, &processors, stream);
   if (refused == cudaSuccess) refused = launch_pairs<W, false>(p, workspace, processors, stream);
+  if constexpr (W::kind == Operands::Half) {
+    if (refused == cudaSuccess) refused = launch_pairs<Again, true>(p, workspace, processors, stream);
+  }
+  return refused;
+}
+#endif
+
+}  // namespace crucible
+#endif  // CRUCIBLE_HOPPER
+
+// Convolutions on Hopper's tensor cores whose input is made ready beforehand.
+//
+// As window_wgmma.cuh, with two or three boxes at a time that share weights, but a launch of its own rounds the input and stores it
+// with its borders of zeros, as [sample][chunk of channels][16 bytes of channels][pixel]. So rows of a halo are bulk copies,
+// which one warp asks for, and shared memory, which is what the tensor cores wait for where a block rounds its own input (they
+// read 7 KB for each instruction), is written once and has room for another slot.
+// It pays where an element of the input is multiplied often: the launch moves 1.5 times the input's bytes and the borders.
+
+#if CRUCIBLE_HOPPER
+namespace crucible {
+
+// BOXES side by side, a warpgroup for each: with three, one that stores has two beside it that multiply. Others: see Warpgroups.
+template <int BOXES_, int JOIN_, int SLOTS_, int TURN_, Operands kind_>
+struct Ready {
+  static_assert(JOIN_ >= 0 && kind_ != Operands::Tf32 && kind_ != Operands::Split, "boxes side by side, 16 channels in a chunk");
+  static constexpr Operands kind = kind_;
+  static constexpr int BOXES = BOXES_, JOIN = JOIN_, SLOTS = SLOTS_, CHUNKS = 0, TURN = TURN_, LAND = 0;
+  static constexpr int BM = PAIR_ROWS, PRODUCERS = 128, CONSUMERS = 128 * BOXES, threads = PRODUCERS + CONSUMERS;
+  static constexpr int FEW = BOXES == 3 ? 32 : 40, MANY = BOXES == 3 ? 160 : 232;  // registers of producers and consumers
+  static constexpr bool PAIRED = true, SAMPLES = JOIN == 4;
+  static constexpr int UNIT = 8, CHANNELS = 2 * UNIT;
+};
+
+// The input as it is made ready, behind the weights.
+template <class P>
+struct ReadyInput {
+  static_assert(P::Stride::product == 1, "neighbours are multiplied with neighbours");
+  static constexpr int CHUNKS = static_cast<int>((P::CHANNELS + 15) / 16);
+  Index extents[4];
+  int64_t pixels;
+  unsigned char* at;
+
+  __host__ __device__ ReadyInput(const P& p, void* workspace)
+      : pixels(1), at(static_cast<unsigned char*>(workspace) + Packed::bytes(p)) {
+#pragma unroll
+    for (int d = 0; d < 4; ++d) {
+      extents[d] = p.extent(d) + (P::Kernel::at(d) - 1) * P::Dilation::at(d);
+      pixels *= extents[d];
+    }
+  }
+  // The first pixel's 16 bytes.
+  __device__ __forceinline__ unsigned char* plane(Index z, int chunk, int unit) const {
+    return at + ((static_cast<int64_t>(z) * CHUNKS + chunk) * 2 + unit) * pixels * 16;
+  }
+};
+
+// What launch_ready wants: a row that is read to the end of a halo may pass the last pixel. There are zeros.
+template <class W, class P>
+int64_t ready_bytes(const P& p) {
+  const ReadyInput<P> input(p, nullptr);
+  return Packed::bytes(p) + (static_cast<int64_t>(p.batches()) * ReadyInput<P>::CHUNKS * 2 * input.pixels + Pair<W, P>::Halo::at(3)) * 16;
+}
+
+constexpr int READY_THREADS = 256;  // no fewer than a row of a halo has pixels
+
+// A block for so many pixels of a sample, with all their channels.
+template <class W, class P>
+__global__ void __launch_bounds__(READY_THREADS) ready_input_kernel(const __grid_constant__ P p, void* workspace, unsigned parts) {
+#if CRUCIBLE_HAS_WGMMA
+  const Packed packed(p, workspace);
+  const ReadyInput<P> input(p, workspace);
+  const float by = W::kind == Operands::Half ? power_of_two(packed.input()) : 1.0f;
+  if (W::kind == Operands::Half && blockIdx.x == 0) small_channels<READY_THREADS, P>(packed, static_cast<int>(threadIdx.x), by);
+  if (blockIdx.x == 0 && threadIdx.x < Pair<W, P>::Halo::at(3))
+    *reinterpret_cast<uint4*>(input.plane(p.batches(), 0, 0) + threadIdx.x * 16) = make_uint4(0, 0, 0, 0);
+  const Index z = static_cast<Index>(blockIdx.x / parts);
+  const int64_t pixel = static_cast<int64_t>(blockIdx.x % parts) * READY_THREADS + threadIdx.x;
+  const bool there = pixel < input.pixels;
+  Index rest = there ? static_cast<Index>(pixel) : 0, place[4];
+#pragma unroll
+  for (int d = 3; d >= 0; --d) {
+    place[d] = (d > 0 ? rest % input.extents[d] : rest) + P::Shift::at(d);
+    rest /= input.extents[d];
+  }
+  const typename P::BAt from = p.b_at(z, place[0], place[1], place[2], place[3]);
+  const bool inside = there && from.inside;
+  bool bad = false;
+#pragma unroll 1
+  for (int chunk = 0; chunk < ReadyInput<P>::CHUNKS; ++chunk) {
+    float v[2][8];
+#pragma unroll
+    for (int e = 0; e < 16; ++e) {
+      const bool read = inside && (P::CHANNELS % 16 == 0 || chunk * 16 + e < P::CHANNELS);
+      v[e / 8][e % 8] = read ? static_cast<float>(p.b_in(from, chunk * 16 + e)) : 0.0f;
+    }
+#pragma unroll
+    for (int unit = 0; unit < 2; ++unit) {
+      float (&x)[8] = v[unit];
+      uint4 word;
+      if constexpr (W::kind == Operands::Half) {
+        float largest = 0;
+#pragma unroll
+        for (int e = 0; e < 8; ++e) {
+          x[e] *= by;
+          largest = fmaxf(largest, fabsf(x[e]));
+        }
+        bad |= watched(largest);
+        word = make_uint4(pack_half(x[0], x[1]), pack_half(x[2], x[3]), pack_half(x[4], x[5]), pack_half(x[6], x[7]));
+      } else {
+        word = make_uint4(pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7]));
+      }
+      if (there) *reinterpret_cast<uint4*>(input.plane(z, chunk, unit) + pixel * 16) = word;
+    }
+  }
+  if (W::kind == Operands::Half && bad && threadIdx.x % 32 == 0) *packed.again = 1;
+#endif
+}
+
+#if CRUCIBLE_HAS_WGMMA
+// One warp: the rows of the halo under a tile, a chunk of their channels, and the weights for it.
+template <class W, class P>
+__device__ __forceinline__ void fetch_pairs(const P& p, PairTiles<W, P>& tiles, const ReadyInput<P>& input, const unsigned char* weights,
+                                            unsigned ring, unsigned full, unsigned empty) {
+  using H = Pair<W, P>;
+  using Halo = typename H::Halo;
+  constexpr int SAMPLES = W::SAMPLES ? W::BOXES : 1, ROWS = Halo::at(0) * Halo::at(1) * Halo::at(2), COPIES = SAMPLES * 2 * ROWS;
+  constexpr unsigned ROW_BYTES = Halo::at(3) * 16;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  int slot = 0;
+  unsigned parity = 1;
+#pragma unroll 1
+  for (; tiles.left > 0; tiles.next())
+#pragma unroll 1
+    for (int chunk = 0; chunk < ReadyInput<P>::CHUNKS; ++chunk) {
+      const unsigned to = ring + slot * H::SLOT_BYTES, come = full + slot * 8;
+      barrier_wait(empty + slot * 8, parity);
+      if (lane == 0) {
+        barrier_expect(come, H::STREAMED + COPIES * ROW_BYTES);
+        bulk_copy(to + (H::SLOT_BYTES - H::STREAMED), weights + int64_t(chunk) * H::STREAMED, H::STREAMED, come);
+      }
+      __syncwarp();
+#pragma unroll 1
+      for (int i = lane; i < COPIES; i += 32) {
+        const int row = i % ROWS, unit = i / ROWS % 2, which = i / (2 * ROWS);
+        const int in[3] = {row / (Halo::at(1) * Halo::at(2)), row / Halo::at(2) % Halo::at(1), row % Halo::at(2)};
+        // Of pixels that do not exist nothing is wanted: any others will do.
+        const Index z = tiles.exists(p, which) ? tiles.batch(p, which) : tiles.batch(p, 0);
+        int64_t from = 0;
+#pragma unroll
+        for (int d = 0; d < 3; ++d) {
+          const Index there = tiles.first(d) + in[d], last = input.extents[d] - 1;
+          from = from * input.extents[d] + (there < last ? there : last);
+        }
+        from = from * input.extents[3] + tiles.first(3);
+        bulk_copy(to + (unit * H::ROOM + which * H::SECOND + row * Halo::at(3)) * 16, input.plane(z, chunk, unit) + from * 16, ROW_BYTES, come);
+      }
+      if (++slot == W::SLOTS) slot = 0, parity ^= 1;
+    }
+}
+#endif
+
+template <class W, class P>
+__global__ void __launch_bounds__(W::threads, 1) ready_kernel(const __grid_constant__ P p, void* workspace) {
+  extern __shared__ __align__(128) unsigned char ready_shared[];
+#if CRUCIBLE_HAS_WGMMA
+  using H = Pair<W, P>;
+  const Packed packed(p, workspace);
+  // Through a shuffle, so that the compiler knows that a warp agrees on it: else it lines up the matrix instructions.
+  const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
+  unsigned char* const stages = ready_shared + W::SLOTS * H::SLOT_BYTES;
+  const unsigned full = shared_address(stages + H::STAGE_BYTES), empty = full + W::SLOTS * 8;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < W::SLOTS; ++i) {
+      barrier_init(full + i * 8, 1);
+      barrier_init(empty + i * 8, W::CONSUMERS / 32);
+    }
+    barrier_inits_done();
+  }
+  if (threadIdx.x >= W::CONSUMERS) {
+    for (int i = 0; i < W::SLOTS; ++i) clear_behind<2, W, P>(ready_shared + i * H::SLOT_BYTES, static_cast<int>(threadIdx.x) - W::CONSUMERS);
+    publish();
+  }
+  __syncthreads();
+
+  PairTiles<W, P> tiles(p);
+  if (warp >= W::CONSUMERS / 32) {
+    registers_down<W::FEW>();
+    const int64_t tile = tiles.group * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + tiles.tile_m;
+    const unsigned char* const weights = packed.weights<W>() + tile * ReadyInput<P>::CHUNKS * H::STREAMED;
+    if (warp == W::CONSUMERS / 32)
+      fetch_pairs<W>(p, tiles, ReadyInput<P>(p, workspace), weights, shared_address(ready_shared), full, empty);
+  } else {
+    registers_up<W::MANY>();
+    multiply_pairs<W>(p, packed, tiles, nullptr, ready_shared, stages, full, empty, 0, warp);
+  }
+#endif
+}
+
+#ifndef __CUDACC_RTC__
+// W for the launch, Again (if not void) for the one that does what W could not. The workspace has ready_bytes.
+template <class W, class Again, class P>
+cudaError_t launch_ready(const P& p, void* workspace, cudaStream_t stream) {
+  using H = Pair<W, P>;
+  if (p.batches() == 0 || p.rows() == 0 || box_count(p) == 0) return cudaSuccess;
+  int processors = 0;
+  cudaError_t refused = pack_rows<W>(p, workspace, &processors, stream);
+  if (refused == cudaSuccess) refused = allow_shared(ready_kernel<W, P>, H::shared_bytes);
+  if (refused != cudaSuccess) return refused;
+  const int64_t parts = (ReadyInput<P>(p, nullptr).pixels + READY_THREADS - 1) / READY_THREADS, batches = p.batches();
+  if (parts > 0x7fffffff / batches) return cudaErrorInvalidValue;
+  ready_input_kernel<W><<<static_cast<unsigned>(parts * batches), READY_THREADS, 0, stream>>>(p, workspace, static_cast<unsigned>(parts));
+  refused = cudaGetLastError();
+  if (refused != cudaSuccess) return refused;
+  const int64_t kinds = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS);
+  const int64_t blocks = processors >= kinds ? processors / kinds * kinds : kinds;
+  ready_kernel<W><<<static_cast<unsigned>(blocks), W::threads, H::shared_bytes, stream>>>(p, workspace);
+  refused = cudaGetLastError();
   if constexpr (W::kind == Operands::Half) {
     if (refused == cudaSuccess) refused = launch_pairs<Again, true>(p, workspace, processors, stream);
   }
@@ -7786,6 +8291,7 @@ struct Split {
   static constexpr Operands kind = Operands::Split;
   static constexpr int JOIN = JOIN_, SLOTS = SLOTS_, PIECE = PIECE_, HELD = HELD_, LAND = LAND_, CHUNKS = 0, TURN = 1;
   static constexpr int BM = PAIR_ROWS, PRODUCERS = 128, CONSUMERS = 256, threads = PRODUCERS + CONSUMERS;
+  static constexpr int BOXES = 2;
   static constexpr bool PAIRED = true, SAMPLES = JOIN == 4;
   static constexpr int UNIT = 4, CHANNELS = 2 * UNIT;
   // Of a thread. Together what three warpgroups begin with: who asked for more would wait for ever.
@@ -8269,6 +8775,7 @@ struct rows_1 {
           }
         }
       }
+      #pragma unroll 4
       for (int64_t k = lanes.first(); k < run3.singles(); k += lanes.step()) {
         const Index rest = run3.single(k);
         const accum v15 = to_accum(read(at1[rest]));
@@ -8350,6 +8857,7 @@ struct rows_2 {
           }
         }
       }
+      #pragma unroll 4
       for (int64_t k = lanes.first(); k < run3.singles(); k += lanes.step()) {
         const Index rest = run3.single(k);
         const accum v16 = to_accum(read(at1[rest])) * v5;
@@ -8556,9 +9064,9 @@ struct contract_1 {
 void run_contract_1(uint64_t p_conv_transpose_weight, uint64_t p_where, uint64_t p_convolution_backward_x_sum, int64_t s0, int64_t s53, int64_t s77, int64_t s92, uint64_t packed, uint64_t stream) {
   const contract_1 stage{reinterpret_cast<const scalar*>(p_conv_transpose_weight), reinterpret_cast<const scalar*>(p_where), reinterpret_cast<scalar*>(p_convolution_backward_x_sum), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77), static_cast<Index>(s92)};
   #if CRUCIBLE_HOPPER && CRUCIBLE_CONV == 1
-  check(launch_warpgroups<Warpgroups<1, 2, 0, 1, 64, Operands::Half>, Warpgroups<1, 2, 0, 1, 64, Operands::Tf32>>(stage, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
+  check(launch_ready<Ready<3, 1, 2, 1, Operands::Half>, Warpgroups<1, 2, 0, 1, 64, Operands::Tf32>>(stage, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
   #elif CRUCIBLE_HOPPER && CRUCIBLE_CONV == 3
-  check(launch_warpgroups<Warpgroups<1, 2, 0, 1, 64, Operands::Native>, void>(stage, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
+  check(launch_ready<Ready<3, 1, 2, 1, Operands::Native>, void>(stage, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
   #elif CRUCIBLE_HOPPER && CRUCIBLE_CONV == 2
   check(launch_split<Split<1, 3, 9, 2, 16>, Mma<64, 128, 16, 32, 32, Grade::Fp32>>(stage, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
   #elif CRUCIBLE_CONV == 1
@@ -8569,6 +9077,18 @@ void run_contract_1(uint64_t p_conv_transpose_weight, uint64_t p_where, uint64_t
   check(launch_window<Window<64, 8, Grade::Native>>(stage, reinterpret_cast<unsigned*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
   #else
   check(launch_contract<Simt<32, 256, 8, 4, 8>>(stage, 1, reinterpret_cast<cudaStream_t>(stream)), "contract_1");
+  #endif
+}
+
+int64_t bytes_contract_1(int64_t s0, int64_t s53, int64_t s77, int64_t s92) {
+  const contract_1 stage{nullptr, nullptr, nullptr, static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77), static_cast<Index>(s92)};
+  #if CRUCIBLE_HOPPER && CRUCIBLE_CONV == 1
+  return ready_bytes<Ready<3, 1, 2, 1, Operands::Half>>(stage);
+  #elif CRUCIBLE_HOPPER && CRUCIBLE_CONV == 3
+  return ready_bytes<Ready<3, 1, 2, 1, Operands::Native>>(stage);
+  #else
+  static_cast<void>(stage);
+  return 1770496;
   #endif
 }
 
@@ -8696,6 +9216,7 @@ struct rows_3 {
   template <class L>
   __device__ __forceinline__ void operator()(const L& lanes, Index row) const {
     Acc0 a0;
+    #pragma unroll 4
     for (int64_t jj = lanes.first(); jj < convolution_backward_w_sum_splits; jj += lanes.step()) {
       const Index j = static_cast<Index>(jj);
       a0.r0.step(read(p_convolution_backward_w_sum_parts[j * 221184 + row]));
@@ -8736,10 +9257,12 @@ _FORWARD_BINDING = r"""
 
 void run_model_forward(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, uint64_t);
 void run_model_inference(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, uint64_t);
+int64_t bytes_contract_1(int64_t, int64_t, int64_t, int64_t, int64_t);
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("model_forward", &run_model_forward);
   m.def("model_inference", &run_model_inference);
+  m.def("contract_1_bytes", &bytes_contract_1);
 }
 """
 
@@ -8748,9 +9271,11 @@ _BACKWARD_BINDING = r"""
 #include <pybind11/pybind11.h>
 
 void run_model_backward(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, uint64_t);
+int64_t bytes_contract_1(int64_t, int64_t, int64_t, int64_t);
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("model_backward", &run_model_backward);
+  m.def("contract_1_bytes", &bytes_contract_1);
 }
 """
 
@@ -8805,7 +9330,7 @@ def _compiled(part, dtype, wide, conv, matmul, hopper):
     bare = "no_implicit_headers" in inspect.signature(load_inline).parameters  # torch's headers cost half a minute
     options = {"no_implicit_headers": True} if bare else {}
     return load_inline(
-        name=f"crucible_81259a90d30e_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}",
+        name=f"crucible_184dc9d7b777_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}",
         cpp_sources=binding, cuda_sources=source,
         extra_cflags=["-O1"], extra_cuda_cflags=["-O3", "-std=c++17", *flags], **options,
     )
@@ -8963,12 +9488,12 @@ def _model_forward_plan(conv_transpose_weight, group_norm_weight, group_norm_bia
         raise _shape_error('group_norm_bias', group_norm_bias, '(128,)')
     if x.shape != (s77, 64, s53, s0, s92):
         raise _shape_error('x', x, '(s77, 64, s53, s0, s92)')
-    convolution_sum_boxes = _boxes(dtype, device, ((s0 + 3) // 2) * ((s92 + 35) // 34) * s53 + ((s0 + 3) // 2) * ((s92 + 35) // 34) * 2, ((s0 + 6) // 5) * ((s92 + 35) // 34) * s53 + ((s0 + 6) // 5) * ((s92 + 35) // 34) * 2, ((s0 + 8) // 7) * ((s53 + 4) // 3) * ((s92 + 13) // 12))
+    convolution_sum_boxes = _boxes(dtype, device, ((s0 + 3) // 2) * ((s92 + 35) // 34) * s53 + ((s0 + 3) // 2) * ((s92 + 35) // 34) * 2, ((s0 + 5) // 4) * ((s92 + 35) // 34) * s53 + ((s0 + 5) // 4) * ((s92 + 35) // 34) * 2, ((s0 + 8) // 7) * ((s53 + 4) // 3) * ((s92 + 13) // 12))
     convolution_backward_w_sum_splits = max(1, min(17, ((s0 + 2) // 3) * ((s53 + 1) // 2) * ((s92 + 15) // 16) * s77)) * 1
     kernels = _kernels("forward", dtype, device, max(s0 * s53 * s77 * s92 * 64, s0 * s53 * s77 * s92 * 128 + s0 * s53 * s77 * 256 + s0 * s77 * s92 * 256 + s53 * s77 * s92 * 256 + s0 * s77 * 512 + s53 * s77 * 512 + s77 * s92 * 512 + s77 * 1024, convolution_sum_boxes * s77 * 128, convolution_backward_w_sum_splits * 221184, s77 * 8, 221184))
     accum = _accumulated(dtype)
     specs = [_spec((s77, 128, s53 + 2, s0 + 2, s92 + 2), dtype), _spec((s77, 128, s53 + 2, s0 + 2, s92 + 2), dtype), _spec((s77, 8), accum), _spec((s77, 8), accum)]
-    room, places = _laid_out(0b11, [(convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (1770496, 0b1), ((s77 * 8) * 32, 0b10)], zip(specs, [0b11, 0b10, 0b10, 0b10]))
+    room, places = _laid_out(0b11, [(convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (kernels.contract_1_bytes(convolution_sum_boxes, s0, s53, s77, s92), 0b1), ((s77 * 8) * 32, 0b10)], zip(specs, [0b11, 0b10, 0b10, 0b10]))
     return kernels, device.index, specs, room, (*places, convolution_sum_boxes, s0, s53, s77, s92,), (s0, s53, s77, s92, convolution_sum_boxes, convolution_backward_w_sum_splits)
 
 
@@ -8999,7 +9524,7 @@ def _model_backward_plan(needs, sizes, d_output):
     splits_rows_3 = _splits(s77 * 8, s0 * s53 * s92 + s0 * s53 * 2 + s0 * s92 * 2 + s53 * s92 * 2 + s0 * 4 + s53 * 4 + s92 * 4 + 8, 256)
     stages = (0b1 if needs[1] or needs[2] else 0) | (0b110 if needs[0] or needs[3] else 0) | (0b1000 if needs[3] else 0) | (0b110000 if needs[0] else 0)
     specs = [_spec((128,), dtype) if stages & 0b1 else None, _spec((128,), dtype) if stages & 0b1 else None, _spec((s77, 64, s53, s0, s92), dtype) if stages & 0b1000 else None, _spec((64, 128, 3, 3, 3), dtype) if stages & 0b100000 else None]
-    room, places = _laid_out(stages, [((128) * 64 * splits_rows_2, 0b1), (s77 * 8 * accum.itemsize, 0b110), (s77 * 8 * accum.itemsize, 0b110), ((s77 * 8) * 64 * splits_rows_3, 0b10), ((s0 * s53 * s77 * s92 * 128 + s0 * s53 * s77 * 256 + s0 * s77 * s92 * 256 + s53 * s77 * s92 * 256 + s0 * s77 * 512 + s53 * s77 * 512 + s77 * s92 * 512 + s77 * 1024) * dtype.itemsize, 0b11100), (1770496, 0b1000), (convolution_backward_w_sum_splits * 221184 * accum.itemsize, 0b110000)], zip(specs, [0b1, 0b1, 0b1000, 0b100000]))
+    room, places = _laid_out(stages, [((128) * 64 * splits_rows_2, 0b1), (s77 * 8 * accum.itemsize, 0b110), (s77 * 8 * accum.itemsize, 0b110), ((s77 * 8) * 64 * splits_rows_3, 0b10), ((s0 * s53 * s77 * s92 * 128 + s0 * s53 * s77 * 256 + s0 * s77 * s92 * 256 + s53 * s77 * s92 * 256 + s0 * s77 * 512 + s53 * s77 * 512 + s77 * s92 * 512 + s77 * 1024) * dtype.itemsize, 0b11100), (kernels.contract_1_bytes(s0, s53, s77, s92), 0b1000), (convolution_backward_w_sum_splits * 221184 * accum.itemsize, 0b110000)], zip(specs, [0b1, 0b1, 0b1000, 0b100000]))
     return kernels, device.index, stages, specs, room, (*places, convolution_backward_w_sum_splits, s0, s53, s77, s92, splits_rows_2, splits_rows_3,)
 
 
@@ -9035,11 +9560,11 @@ def _model_inference_plan(conv_transpose_weight, group_norm_weight, group_norm_b
         raise _shape_error('group_norm_bias', group_norm_bias, '(128,)')
     if x.shape != (s77, 64, s53, s0, s92):
         raise _shape_error('x', x, '(s77, 64, s53, s0, s92)')
-    convolution_sum_boxes = _boxes(dtype, device, ((s0 + 3) // 2) * ((s92 + 35) // 34) * s53 + ((s0 + 3) // 2) * ((s92 + 35) // 34) * 2, ((s0 + 6) // 5) * ((s92 + 35) // 34) * s53 + ((s0 + 6) // 5) * ((s92 + 35) // 34) * 2, ((s0 + 8) // 7) * ((s53 + 4) // 3) * ((s92 + 13) // 12))
+    convolution_sum_boxes = _boxes(dtype, device, ((s0 + 3) // 2) * ((s92 + 35) // 34) * s53 + ((s0 + 3) // 2) * ((s92 + 35) // 34) * 2, ((s0 + 5) // 4) * ((s92 + 35) // 34) * s53 + ((s0 + 5) // 4) * ((s92 + 35) // 34) * 2, ((s0 + 8) // 7) * ((s53 + 4) // 3) * ((s92 + 13) // 12))
     kernels = _kernels("forward", dtype, device, max(s0 * s53 * s77 * s92 * 64, s0 * s53 * s77 * s92 * 128 + s0 * s53 * s77 * 256 + s0 * s77 * s92 * 256 + s53 * s77 * s92 * 256 + s0 * s77 * 512 + s53 * s77 * 512 + s77 * s92 * 512 + s77 * 1024, convolution_sum_boxes * s77 * 128, 221184))
     accum = _accumulated(dtype)
     specs = [_spec((s77, 128, s53 + 2, s0 + 2, s92 + 2), dtype)]
-    room, places = _laid_out(0b11, [((s0 * s53 * s77 * s92 * 128 + s0 * s53 * s77 * 256 + s0 * s77 * s92 * 256 + s53 * s77 * s92 * 256 + s0 * s77 * 512 + s53 * s77 * 512 + s77 * s92 * 512 + s77 * 1024) * dtype.itemsize, 0b11), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (1770496, 0b1), ((s77 * 8) * 32, 0b10)], zip(specs, [0b10]))
+    room, places = _laid_out(0b11, [((s0 * s53 * s77 * s92 * 128 + s0 * s53 * s77 * 256 + s0 * s77 * s92 * 256 + s53 * s77 * s92 * 256 + s0 * s77 * 512 + s53 * s77 * 512 + s77 * s92 * 512 + s77 * 1024) * dtype.itemsize, 0b11), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (kernels.contract_1_bytes(convolution_sum_boxes, s0, s53, s77, s92), 0b1), ((s77 * 8) * 32, 0b10)], zip(specs, [0b10]))
     return kernels, device.index, specs, room, (*places, convolution_sum_boxes, s0, s53, s77, s92,)
 
 

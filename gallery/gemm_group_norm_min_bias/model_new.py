@@ -1088,9 +1088,23 @@ __device__ __forceinline__ accum finish_element(const P& p, Index z, Index m, co
   else
     return p.finish(z, m, columns.valid(r, j) ? columns.column(r, j) : 0, split, value, there && columns.valid(r, j));
 }
-// One of the elements of a row, the same for all lanes, and how many there are; 0 where there is none.
+// Something near the mean of a row's elements, the same for LANES neighbours: the mean of those that they have, one each. Of
+// deviations from it little cancels: n times its own squared deviation is not much of all of them, while that of a single
+// element may be all. Zero where it is not finite, so that infinities stay what they are.
+template <int LANES>
+__device__ __forceinline__ accum near_mean(accum mine, int have) {
+  accum sum = mine * accum(1.0 / LANES), count = static_cast<accum>(have);
+#pragma unroll
+  for (int by = LANES / 2; by > 0; by /= 2) {
+    sum += __shfl_xor_sync(0xffffffffu, sum, by);
+    count += __shfl_xor_sync(0xffffffffu, count, by);
+  }
+  const accum mean = count > 0 ? sum * (accum(LANES) / count) : accum(0);
+  return mean - mean == 0 ? mean : accum(0);
+}
+// The same of a row by all lanes, and how many elements there are.
 template <int EACH, class P, class C>
-__device__ __forceinline__ accum one_there(const P& p, Index z, Index m, const C& columns, int r, const accum (&kept)[EACH],
+__device__ __forceinline__ accum near_all(const P& p, Index z, Index m, const C& columns, int r, const accum (&kept)[EACH],
                                            int* found) {
   accum mine = 0;
   bool any = false;
@@ -1101,8 +1115,7 @@ __device__ __forceinline__ accum one_there(const P& p, Index z, Index m, const C
     any |= there;
     *found += __popc(__ballot_sync(0xffffffffu, there));
   }
-  const unsigned lanes = __ballot_sync(0xffffffffu, any);
-  return __shfl_sync(0xffffffffu, mine, lanes == 0 ? 0 : __ffs(static_cast<int>(lanes)) - 1);
+  return near_mean<32>(mine, any);
 }
 
 // ROWS neighbouring rows of a tile (those there are, below `limit`) at a time, so that they need not wait for each other's
@@ -1170,8 +1183,7 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
           p.sink(z, m + r, P::group > 0 ? columns.column(0, first) / WIDTH : columns.tile, size, near[r] + off, squares);
       }
     }
-    // The whole warp takes each of them, all rows in one go, with deviations from the first element: n (x - mean)^2 of one
-    // of n elements is at most n times their squared deviations, so that little is lost when the mean's are subtracted.
+    // The whole warp takes each of them, all rows in one go, with deviations from what is near the mean.
 #pragma unroll
     for (int first = 0; LANES == 32 && first < EACH; first += TAKES) {
       constexpr int EVERY = 32 / ROWS;
@@ -1179,11 +1191,14 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
       accum size = static_cast<accum>(P::group > 0 ? P::group : columns.count);
 #pragma unroll
       for (int r = 0; r < ROWS; ++r) {
-        accum near = __shfl_sync(0xffffffffu, kept[r][first], 0);
+        accum near;
         if constexpr (RaggedOf<P>::ragged) {
           int found = 0;
-          near = one_there(p, z, m + r, columns, r, kept[r], &found);
+          near = near_all(p, z, m + r, columns, r, kept[r], &found);
           if (lane / EVERY == r) size = static_cast<accum>(found);
+        } else {
+          const bool have = columns.valid(r, first);
+          near = near_mean<32>(have ? kept[r][first] : accum(0), have);
         }
         if (lane / EVERY == r) middle = near;
         accum off = 0, squares = 0;
@@ -3626,6 +3641,7 @@ struct rows_1 {
         }
       }
     }
+    #pragma unroll 4
     for (int64_t k = lanes.first(); k < run5.singles(); k += lanes.step()) {
       const Index j = run5.single(k);
       const Index q17 = j / 16;
@@ -3765,6 +3781,7 @@ struct rows_2 {
         }
       }
     }
+    #pragma unroll 4
     for (int64_t k = lanes.first(); k < run5.singles(); k += lanes.step()) {
       const Index j = run5.single(k);
       const Index q17 = j / 16;
@@ -4874,9 +4891,23 @@ __device__ __forceinline__ accum finish_element(const P& p, Index z, Index m, co
   else
     return p.finish(z, m, columns.valid(r, j) ? columns.column(r, j) : 0, split, value, there && columns.valid(r, j));
 }
-// One of the elements of a row, the same for all lanes, and how many there are; 0 where there is none.
+// Something near the mean of a row's elements, the same for LANES neighbours: the mean of those that they have, one each. Of
+// deviations from it little cancels: n times its own squared deviation is not much of all of them, while that of a single
+// element may be all. Zero where it is not finite, so that infinities stay what they are.
+template <int LANES>
+__device__ __forceinline__ accum near_mean(accum mine, int have) {
+  accum sum = mine * accum(1.0 / LANES), count = static_cast<accum>(have);
+#pragma unroll
+  for (int by = LANES / 2; by > 0; by /= 2) {
+    sum += __shfl_xor_sync(0xffffffffu, sum, by);
+    count += __shfl_xor_sync(0xffffffffu, count, by);
+  }
+  const accum mean = count > 0 ? sum * (accum(LANES) / count) : accum(0);
+  return mean - mean == 0 ? mean : accum(0);
+}
+// The same of a row by all lanes, and how many elements there are.
 template <int EACH, class P, class C>
-__device__ __forceinline__ accum one_there(const P& p, Index z, Index m, const C& columns, int r, const accum (&kept)[EACH],
+__device__ __forceinline__ accum near_all(const P& p, Index z, Index m, const C& columns, int r, const accum (&kept)[EACH],
                                            int* found) {
   accum mine = 0;
   bool any = false;
@@ -4887,8 +4918,7 @@ __device__ __forceinline__ accum one_there(const P& p, Index z, Index m, const C
     any |= there;
     *found += __popc(__ballot_sync(0xffffffffu, there));
   }
-  const unsigned lanes = __ballot_sync(0xffffffffu, any);
-  return __shfl_sync(0xffffffffu, mine, lanes == 0 ? 0 : __ffs(static_cast<int>(lanes)) - 1);
+  return near_mean<32>(mine, any);
 }
 
 // ROWS neighbouring rows of a tile (those there are, below `limit`) at a time, so that they need not wait for each other's
@@ -4956,8 +4986,7 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
           p.sink(z, m + r, P::group > 0 ? columns.column(0, first) / WIDTH : columns.tile, size, near[r] + off, squares);
       }
     }
-    // The whole warp takes each of them, all rows in one go, with deviations from the first element: n (x - mean)^2 of one
-    // of n elements is at most n times their squared deviations, so that little is lost when the mean's are subtracted.
+    // The whole warp takes each of them, all rows in one go, with deviations from what is near the mean.
 #pragma unroll
     for (int first = 0; LANES == 32 && first < EACH; first += TAKES) {
       constexpr int EVERY = 32 / ROWS;
@@ -4965,11 +4994,14 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
       accum size = static_cast<accum>(P::group > 0 ? P::group : columns.count);
 #pragma unroll
       for (int r = 0; r < ROWS; ++r) {
-        accum near = __shfl_sync(0xffffffffu, kept[r][first], 0);
+        accum near;
         if constexpr (RaggedOf<P>::ragged) {
           int found = 0;
-          near = one_there(p, z, m + r, columns, r, kept[r], &found);
+          near = near_all(p, z, m + r, columns, r, kept[r], &found);
           if (lane / EVERY == r) size = static_cast<accum>(found);
+        } else {
+          const bool have = columns.valid(r, first);
+          near = near_mean<32>(have ? kept[r][first] : accum(0), have);
         }
         if (lane / EVERY == r) middle = near;
         accum off = 0, squares = 0;
@@ -7285,6 +7317,7 @@ struct rows_1 {
   };
   template <class L>
   __device__ __forceinline__ void walk(const L& lanes, Index row, int64_t from, int64_t to, Acc& a) const {
+    #pragma unroll 4
     for (int64_t jj = from + lanes.first(); jj < to; jj += lanes.step()) {
       const Index j = static_cast<Index>(jj);
       a.r0.step(to_accum(read(p_d_output[j * s77 + row])));
@@ -7352,6 +7385,7 @@ struct rows_2 {
         }
       }
     }
+    #pragma unroll 4
     for (int64_t k = lanes.first(); k < run4.singles(); k += lanes.step()) {
       const Index j = run4.single(k);
       a0.r0.step(to_accum(read(at1[j])));
@@ -7394,6 +7428,7 @@ struct rows_3 {
     const int64_t v1 = int64_t(row);
     const accum v3 = to_accum(read(p_gemm_bias[row]));
     const Index q5 = row / 16;
+    #pragma unroll 4
     for (int64_t jj = from + lanes.first(); jj < to; jj += lanes.step()) {
       const Index j = static_cast<Index>(jj);
       const accum v2 = (read(p_min_1_1_kept[j]) == v1) ? read(p_sum_1_0_kept[j]) : accum(0);
@@ -7445,6 +7480,7 @@ struct rows_4 {
     const accum v4 = read(p_sum_1_0_kept[q1]);
     const accum v7 = read(p_var_mean_mean[row]);
     const accum v8 = f_rsqrt(((read(p_var_mean_m2[row]) / accum(16)) + accum(1e-05)));
+    #pragma unroll 4
     for (int64_t jj = lanes.first(); jj < 16; jj += lanes.step()) {
       const Index j = static_cast<Index>(jj);
       const accum v5 = ((v2 == int64_t(e3 * 16 + j)) ? v4 : accum(0)) * to_accum(read(p_group_norm_weight[e3 * 16 + j]));
@@ -7705,6 +7741,7 @@ struct rows_5 {
   };
   template <class L>
   __device__ __forceinline__ void walk(const L& lanes, Index row, int64_t from, int64_t to, Acc& a) const {
+    #pragma unroll 4
     for (int64_t jj = from + lanes.first(); jj < to; jj += lanes.step()) {
       const Index j = static_cast<Index>(jj);
       a.r0.step(to_accum(read(p_view_8[j * 8192 + row])));
@@ -7829,7 +7866,7 @@ def _compiled(part, dtype, wide, conv, matmul, hopper):
     bare = "no_implicit_headers" in inspect.signature(load_inline).parameters  # torch's headers cost half a minute
     options = {"no_implicit_headers": True} if bare else {}
     return load_inline(
-        name=f"crucible_580b3a12d07d_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}",
+        name=f"crucible_e7d29dfbdc07_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}",
         cpp_sources=binding, cuda_sources=source,
         extra_cflags=["-O1"], extra_cuda_cflags=["-O3", "-std=c++17", *flags], **options,
     )
