@@ -19,7 +19,7 @@ class RaceOptions:
     against: tuple[str, ...] = USUAL
     rounds: int = 7
     samples: int = 3  # timed calls in a turn
-    warm: int = 2  # untimed calls before them
+    warm: int = 5  # untimed calls before them: the first of a turn find others' things in the processor's caches
     dtype: str | None = None  # None: as the reference declares it
     seed: int = 0
     timeout: float = 120.0  # seconds for any one step of a contender

@@ -159,13 +159,14 @@ class Worker:
     def turn(self, message: dict[str, Any]) -> dict[str, Any]:
         """One turn of a round: a timed call for every seed, each on inputs of its own and with a cold cache."""
         what, training = message["what"], message["what"] == "training"
+        room = self._room(what)  # before the first call, so that none of those that are timed has to ask for memory
         for number in range(message["warm"]):
             self._once(what, *self._call(message["seeds"][0] + 7 + number, training))
         times, left, check = [], False, None
         for number, seed in enumerate(message["seeds"]):
             inputs, cotangents = self._call(seed, training)
             looked = number == message["check"]
-            keep = functools.partial(self._copies, inputs, training, self._room(what)) if looked else None
+            keep = functools.partial(self._copies, inputs, training, room) if looked else None
             self.zero(self.flush)
             with torch.set_grad_enabled(training):  # set before the clock starts, and not by what is timed
                 sample = self.clock.sample(self._timed(what, inputs, cotangents), keep)
@@ -175,6 +176,7 @@ class Worker:
                 check = {"seed": seed, **self._look(sample.kept, self.draw(31))}
             del sample, inputs, cotangents, keep
             self._forget()
+        del room
         self._release()
         return {"times": times, "threads": left, "check": check, "replaced": self._replaced()}
 

@@ -172,7 +172,9 @@ def facts(subject: Subject) -> list[Fact]:
         if candidate.proof is not None:
             done = [c for c in candidate.proof["checks"] if c["status"] in ("passed", "limited")]
             quick = ", a quick proof" if (candidate.proof.get("options") or {}).get("quick") else ""
-            found.append(Fact(f"checks{of}", f"{len(done)} passed", f"seed {candidate.proof['seed']}{quick}"))
+            # Beside times of a GPU nobody would think of it.
+            where = " in the simulator" if candidate.proof.get("device") == "sim" and subject.race else ""
+            found.append(Fact(f"checks{of}", f"{len(done)} passed", f"seed {candidate.proof['seed']}{quick}{where}"))
     return found
 
 
