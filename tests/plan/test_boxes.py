@@ -95,6 +95,7 @@ def test_shared_memory_is_counted_as_the_kernels_count_it():
     assert tile is not None and gradient is not None and beside is not None
     assert tile.pair is not None and beside.pair is not None and tile.precise is not None and beside.precise is not None
     assert tile.pair.join < 0 <= beside.pair.join, "one that keeps its weights, one that shares them"
+    assert beside.pair.ready and beside.pair.boxes == 3
 
     def dims(values):
         return f"Dims<{', '.join(map(str, values))}>"
@@ -113,6 +114,7 @@ struct {name} {{
 #include "window.cuh"
 #include "window_gradient.cuh"
 #include "window_split.cuh"
+#include "window_ready.cuh"
 using namespace crucible;
 {functor("Forward", tile.box)}
 {functor("Backward", gradient.box)}
@@ -127,6 +129,7 @@ extern "C" int kept_bytes() {{ return Pair<{tile.pair.text("Half")}, Kept>::shar
 extern "C" int kept_columns() {{ return Pair<{tile.pair.text("Half")}, Kept>::N; }}
 extern "C" int again_bytes() {{ return Pair<{tile.pair.text("Tf32")}, Kept>::shared_bytes; }}
 extern "C" int beside_bytes() {{ return Pair<{beside.pair.text("Half")}, Beside>::shared_bytes; }}
+extern "C" int beside_again_bytes() {{ return Pair<{beside.pair.text("Tf32")}, Beside>::shared_bytes; }}
 extern "C" int beside_columns() {{ return Pair<{beside.pair.text("Half")}, Beside>::N; }}
 extern "C" int window_bytes() {{ return WindowSizes<{tile.text("Tf32")}, Forward>::shared_bytes; }}
 extern "C" int gradient_bytes() {{ return GradientSizes<{gradient.text()}, Backward>::shared_bytes; }}
@@ -139,6 +142,7 @@ extern "C" int gradient_bytes() {{ return GradientSizes<{gradient.text()}, Backw
         "kept_bytes": tile.pair.shared_bytes(f, "Half"), "kept_columns": tile.pair.columns,
         "again_bytes": tile.pair.shared_bytes(f, "Tf32"),
         "beside_bytes": beside.pair.shared_bytes(wide, "Half"), "beside_columns": beside.pair.columns,
+        "beside_again_bytes": beside.pair.shared_bytes(wide, "Tf32"),
         "precise_bytes": tile.precise.shared_bytes(f), "precise_beside_bytes": beside.precise.shared_bytes(wide),
         "precise_beside_columns": beside.precise.columns,
     }  # fmt: skip
