@@ -56,6 +56,7 @@ def test_other_templates_are_noticed(copied, monkeypatch) -> None:
 
 def test_a_record_of_another_text_is_not_taken(copied, capsys) -> None:
     own = (copied / "model_new.py").read_text()
+    (copied / "race.json").unlink(missing_ok=True)
     race = {"reference": "r.py", "source": "", "candidates": [{"file": "n.py", "source": own + "x"}]}
     make_gallery._adopt(race, copied, make_gallery.mark(own))
     assert not (copied / "race.json").exists() and "another text" in capsys.readouterr().out
