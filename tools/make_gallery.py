@@ -2,6 +2,7 @@
 
     python tools/make_gallery.py                  fuses, proves in the simulator what changed, and writes the pages
     python tools/make_gallery.py --race FOLDER    on a GPU: races the gallery's files, a record each into FOLDER
+    python tools/make_gallery.py --race FOLDER --simulated    the same with the proofs that are there
     python tools/make_gallery.py --records FOLDER takes those records into the gallery, and writes the pages
 
 A record is kept for as long as the generated text is the one that it speaks of; ``stale`` says what is out of date.

@@ -109,7 +109,7 @@ import torch
 torch.cuda.Event.elapsed_time = lambda start, end: 1.5
 import measuring, race, stage
 from crucible.race import clock
-clock.Clock._find_lag = lambda self, span: (span, 0.0)
+clock.Clock._find_lag = lambda self: 0.0
 measuring.FLUSH_BYTES = 1024
 measuring.ceilings = lambda: {{"copy": 4000.0, "fp32": 50.0, "tf32": 400.0, "fp16": 750.0}}
 sys.argv = ["race.py", {str(problem)!r}, {str(new)!r}, {str(problem)!r}, "missing.py", "--contenders", "eager",

@@ -16,8 +16,8 @@ SCRIPT = """
 import json, sys
 from crucible.sim import device
 device.install()
-from crucible.race import worker
-worker.FLUSH_BYTES = 1024
+from crucible.race import clock, worker
+worker.FLUSH_BYTES = clock.LAG_BYTES = 1024
 reference, new = sys.argv[1:3]
 common = {"problem": reference, "device": "cuda", "dtype": None, "shapes": [[32, 24]], "seed": 3,
           "switches": {"cudnn_tf32": True, "matmul": "highest"}}

@@ -437,15 +437,19 @@ def _instruction(columns: int) -> float:
     return max(columns / 2, (2048 + 32 * columns) / 128)
 
 
+def _tiles(joint: Joint, extents: Sequence[int], samples: int) -> float:
+    """Of one sample: boxes side by side, or parts of such that lie in several samples."""
+    count = float(prod(-(-e // b) for e, b in zip(extents, joint.both)))
+    return count * -(-samples // joint.boxes) / samples if joint.join == SAMPLES else count
+
+
 def _pair_cost(
     joint: Joint, pair: PairTile, extents: Sequence[int], channels: int, samples: int, stored: float
 ) -> float:
     """Cycles of kernels/window_wgmma.cuh for one sample."""
     form, box, chunks = joint.form, joint.box, -(-channels // 16)
     two = pair.join >= 0
-    count = float(prod(-(-e // b) for e, b in zip(extents, joint.both)))
-    if pair.join == SAMPLES:
-        count *= -(-samples // 2) / samples
+    count = _tiles(joint, extents, samples)
     halo, pixels = form.halo(joint.both), prod(box) * (2 if two else 1)
     multiply = chunks * form.taps * _instruction(joint.columns) * (2 if two else 1)
     # What producers read and write in shared memory the tensor cores wait for.
@@ -472,9 +476,7 @@ def _ready_cost(
 ) -> float:
     """Cycles of kernels/window_ready.cuh for one sample and one of so many tiles of rows."""
     form, box, chunks = joint.form, joint.box, -(-channels // 16)
-    count = float(prod(-(-e // b) for e, b in zip(extents, joint.both)))
-    if pair.join == SAMPLES:
-        count *= -(-samples // pair.boxes) / samples
+    count = _tiles(joint, extents, samples)
     products = pair.boxes * form.taps
     shared = (products * (2048 + 32 * joint.columns) + joint.places * 32 + form.taps * TAP_BYTES) / 128
     multiply = chunks * max(products * joint.columns / 2, shared)
@@ -523,9 +525,7 @@ def _split_cost(
 ) -> float:
     """Cycles of kernels/window_split.cuh for one sample. ``stored``: this part of the pixels."""
     form, box, chunks = joint.form, joint.box, -(-channels // 8)
-    count = float(prod(-(-e // b) for e, b in zip(extents, joint.both)))
-    if tile.join == SAMPLES:
-        count *= -(-samples // 2) / samples
+    count = _tiles(joint, extents, samples)
     multiply = 2 * chunks * form.taps * 3 * _instruction(joint.columns)
     dealt = -(-joint.places // SPLIT_PRODUCERS)
     flying = max(1, tile.landing * 32 // SPLIT_PRODUCERS)  # chunks of a pixel that each producer has asked for

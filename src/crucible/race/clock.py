@@ -18,9 +18,8 @@ from typing import Any, Protocol
 import torch
 
 THREAD_WAIT = 2.0  # seconds for threads that a call left behind; those that stay longer are there to stay
-# Who has waited longer wakes up later: the lag is found after work of so many milliseconds.
-LAG_SPANS, LAG_SAMPLES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0), 11
-SPIN_RATE = 1.9e6  # cycles in a millisecond, more or less
+LAG_SAMPLES = 30
+LAG_BYTES = 64 << 20
 
 
 class Marks(Protocol):
@@ -36,8 +35,8 @@ class Marks(Protocol):
 
     def milliseconds(self, start: int, end: int) -> float: ...
 
-    def busy(self, milliseconds: float) -> None:
-        """Give the device something to do, for about so long."""
+    def busy(self) -> None:
+        """Give the device something to do, for a moment."""
         ...
 
 
@@ -51,7 +50,7 @@ class GpuMarks:
         self._record, self._elapsed = kind.record, kind.elapsed_time
         self._events, self._stream = made, torch.cuda.current_stream()
         self._wait = getattr(torch._C, "_cuda_synchronize", None) or torch.cuda.synchronize
-        self._spin = getattr(torch._C, "_cuda_sleep", None)  # none where torch has no CUDA: nothing takes time there
+        self._buffer: torch.Tensor | None = None
 
     def wait(self) -> None:
         self._wait()
@@ -62,9 +61,13 @@ class GpuMarks:
     def milliseconds(self, start: int, end: int) -> float:
         return float(self._elapsed(self._events[start], self._events[end]))
 
-    def busy(self, milliseconds: float) -> None:
-        if self._spin is not None:
-            self._spin(int(milliseconds * SPIN_RATE))
+    def busy(self) -> None:
+        if self._buffer is None:
+            self._buffer = torch.empty(LAG_BYTES, dtype=torch.uint8, device="cuda")
+        self._buffer.zero_()
+
+    def release(self) -> None:
+        self._buffer = None
 
 
 class CpuMarks:
@@ -83,7 +86,7 @@ class CpuMarks:
     def milliseconds(self, start: int, end: int) -> float:
         return 1e3 * (self._times[end] - self._times[start])
 
-    def busy(self, milliseconds: float) -> None:
+    def busy(self) -> None:
         pass
 
 
@@ -106,44 +109,29 @@ class Sample:
 
 
 class Clock:
-    """Times calls. ``lags``: what waiting for an idle device adds to so long a call, found beforehand and taken off."""
+    """Times calls. ``lag`` is what waiting for an idle device adds, found beforehand and taken off."""
 
     def __init__(self, marks: Marks, threads: Callable[[], int] = native_threads, lag: float | None = None) -> None:
         self.marks, self.threads = marks, threads
         self._sleep, self._now = time.sleep, time.monotonic
         self.idle = threads()  # as many are there when nothing is going on
-        self.lags = [self._find_lag(span) for span in LAG_SPANS] if lag is None else [(0.0, lag)]
+        self.lag = self._find_lag() if lag is None else lag
 
-    @property
-    def lag(self) -> float:
-        """The usual one."""
-        return statistics.median(lag for _, lag in self.lags)
-
-    def lag_after(self, milliseconds: float) -> float:
-        """The lag after so long a wait, between those that were found."""
-        before, after = self.lags[0], self.lags[-1]
-        for place in self.lags:
-            if place[0] <= milliseconds:
-                before = place
-            else:
-                after = place
-                break
-        part = (milliseconds - before[0]) / (after[0] - before[0]) if after[0] > before[0] else 0.0
-        return before[1] + min(max(part, 0.0), 1.0) * (after[1] - before[1])
-
-    def _find_lag(self, span: float) -> tuple[float, float]:
-        """Milliseconds to the mark that follows the wait for all streams, and how many of them the wait adds."""
+    def _find_lag(self) -> float:
+        """Milliseconds between the end of work on one stream and the mark that follows the wait for all of them."""
         found = []
         for _ in range(LAG_SAMPLES):
             self.marks.wait()
-            self.marks.mark(0)
-            self.marks.busy(span)
+            self.marks.busy()
             self.marks.mark(1)
             self.marks.wait()
             self.marks.mark(2)
             self.marks.wait()
-            found.append((self.marks.milliseconds(0, 2), self.marks.milliseconds(1, 2)))
-        return statistics.median(whole for whole, _ in found), statistics.median(lag for _, lag in found)
+            found.append(self.marks.milliseconds(1, 2))
+        release = getattr(self.marks, "release", None)
+        if release is not None:
+            release()
+        return statistics.median(found)
 
     def sample(self, call: Callable[[], Any], keep: Callable[[Any], Any] | None = None) -> Sample:
         """Time a call. ``keep`` is given its result when the time is over, before anything else can happen to it."""
@@ -155,8 +143,7 @@ class Clock:
         left = self.threads() > self.idle
         if left and self._join():
             kept = self._finish(result, keep)
-        whole = self.marks.milliseconds(0, 1)
-        return Sample(max(whole - self.lag_after(whole), 0.0), result, left, kept)
+        return Sample(max(self.marks.milliseconds(0, 1) - self.lag, 0.0), result, left, kept)
 
     def _finish(self, result: Any, keep: Callable[[Any], Any] | None) -> Any:
         self.marks.wait()

@@ -11,7 +11,7 @@ import functools
 import secrets
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -168,8 +168,7 @@ class Worker:
             looked = number == message["check"]
             keep = functools.partial(self._copies, inputs, training, room) if looked else None
             self.zero(self.flush)
-            with torch.set_grad_enabled(training):  # set before the clock starts, and not by what is timed
-                sample = self.clock.sample(self._timed(what, inputs, cotangents), keep)
+            sample = self.clock.sample(functools.partial(self._step, what, inputs, cotangents), keep)
             times.append(sample.milliseconds)
             left = left or sample.left_threads
             if looked:
@@ -255,13 +254,6 @@ class Worker:
     def _step(self, what: str, inputs: list[Any], cotangents: list[torch.Tensor]) -> Any:
         assert self.contender is not None
         return STEPS[what](self.contender, inputs, cotangents if what == "training" else None)
-
-    def _timed(self, what: str, inputs: list[Any], cotangents: list[torch.Tensor]) -> Callable[[], Any]:
-        """The same, as short a way as there is from the clock to the contender."""
-        assert self.contender is not None
-        if what == "training":
-            return functools.partial(self._step, what, inputs, cotangents)
-        return functools.partial(self.contender.run, *inputs)
 
     def _once(self, what: str, inputs: list[Any], cotangents: list[torch.Tensor]) -> None:
         found = self._named(self._step(what, inputs, cotangents), inputs, what == "training")
