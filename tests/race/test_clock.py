@@ -13,6 +13,15 @@ from crucible.race.clock import Clock, CpuMarks, native_threads
 pytestmark = pytest.mark.quick
 
 
+@pytest.fixture(autouse=True)
+def quiet():
+    """The clock counts threads: those of the test before are to be gone, for the kernel too, before this one counts."""
+    end, seen = time.monotonic() + 5.0, []
+    while time.monotonic() < end and (threading.active_count() > 1 or seen[-5:] != [native_threads()] * 5):
+        seen.append(native_threads())
+        time.sleep(0.005)
+
+
 class Streams:
     """A device whose streams are busy until given moments; waiting moves its clock to the last of them."""
 
