@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crucible.plan.index import Int, Size, Var, integer, nonnegative, of_atom, product, size, var
-from crucible.plan.lower import reshaped
-from crucible.plan.program import flat, unflat
+from crucible.plan.program import flat, reshaped, unflat
 
 pytestmark = pytest.mark.quick
 

@@ -11,16 +11,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from crucible.plan.boxes import Form
 from crucible.plan.index import ZERO, Int, Var, integer, of_atom, product
+from crucible.plan.lowering import Lowering, broadcast, lowers
 from crucible.plan.phases import Along
 from crucible.plan.program import Contract, Index, Phases, Sliding, Tensor, unflat
 from crucible.plan.value import Condition, Const, Fold, Inside, Masked, Multiple, Op, Value
 
-if TYPE_CHECKING:
-    from crucible.plan.lower import Lowering
+aten = torch.ops.aten
 
 # From this many output pixels on, a sample's pixels fill tiles of their own, so that statistics per sample stay apart.
 OWN_TILES = 256
@@ -47,6 +49,7 @@ def _along(tensor: Tensor, index: Index, variable: Var) -> bool:
 # -- matrix products
 
 
+@lowers(aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default)
 def matmul(low: Lowering, node: Any) -> Tensor:
     name = str(node.target)
     if "addmm" in name or "baddbmm" in name:
@@ -57,8 +60,6 @@ def matmul(low: Lowering, node: Any) -> Tensor:
     if bias is None:
         return result
     beta, alpha = node.kwargs.get("beta", 1), node.kwargs.get("alpha", 1)
-    from crucible.plan.lower import broadcast
-
     def element(index: Index) -> Value:
         value = result.at(index)
         if alpha != 1:
@@ -127,6 +128,7 @@ def _window(low: Lowering, weight: Tensor, args: Sequence[Any]) -> Window:
     return Window(kernel, full(args[0]), full(args[1]), full(args[2]), low.constant(args[3]))
 
 
+@lowers(aten.convolution.default)
 def convolution(low: Lowering, node: Any) -> Tensor:
     x, weight = low.tensor(node.args[0]), low.tensor(node.args[1])
     bias = low.tensor(node.args[2]) if node.args[2] is not None else None
@@ -139,6 +141,7 @@ def convolution(low: Lowering, node: Any) -> Tensor:
     return low.lazy(node, lambda i: Op("add", (made.at(i), bias.at((i[1],))), "f"), [made, bias], cost=1)
 
 
+@lowers(aten.convolution_backward.default)
 def convolution_backward(low: Lowering, node: Any) -> Any:
     g, x, weight = (low.tensor(a) for a in node.args[:3])
     stride, padding, dilation, transposed, _output_padding, groups, wanted = node.args[4:11]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from crucible.plan.index import ZERO, Int, Var, integer, of_atom
+from crucible.plan.lowering import Lowering, lowers
 from crucible.plan.program import Contract, Index, Pooled, Tensor, flat
 from crucible.plan.value import Condition, Const, Fold, IndexValue, Inside, Masked, Multiple, Op, Value
 
-if TYPE_CHECKING:
-    from crucible.plan.lower import Lowering
+aten = torch.ops.aten
 
 # A loop inside a thread is at most this long.
 LONGEST = 512
@@ -43,6 +45,7 @@ def _read(low: Lowering, x: Tensor, kernel: Sequence[int], stride: Sequence[int]
     return x
 
 
+@lowers(aten.max_pool2d_with_indices.default, aten.max_pool3d_with_indices.default)
 def max_pool(low: Lowering, node: Any) -> Any:
     x = low.tensor(node.args[0])
     rank = 3 if "3d" in str(node.target) else 2
@@ -119,6 +122,7 @@ def _bounds(
     return tuple(Inside(i, e) for i, e, p in zip(at, extents, padding) if p or ceil)
 
 
+@lowers(aten.max_pool2d_with_indices_backward.default, aten.max_pool3d_with_indices_backward.default)
 def max_pool_backward(low: Lowering, node: Any) -> Tensor:
     """Each input element asks the windows over it whether it was chosen."""
     g, x = low.tensor(node.args[0]), low.tensor(node.args[1])
@@ -154,6 +158,7 @@ def max_pool_backward(low: Lowering, node: Any) -> Tensor:
     return low.lazy(node, element, [g, indices], cost=4 * _size(kernel), folds=bool(loops))
 
 
+@lowers(aten.avg_pool1d.default, aten.avg_pool2d.default, aten.avg_pool3d.default)
 def avg_pool(low: Lowering, node: Any) -> Tensor:
     x = low.tensor(node.args[0])
     name = str(node.target)
@@ -212,6 +217,7 @@ def _divisor(
     return Op("to_f", (total,), "f")
 
 
+@lowers(aten.avg_pool2d_backward.default, aten.avg_pool3d_backward.default)
 def avg_pool_backward(low: Lowering, node: Any) -> Tensor:
     g, x = low.tensor(node.args[0]), low.tensor(node.args[1])
     rank = 3 if "3d" in str(node.target) else 2
@@ -241,6 +247,7 @@ def avg_pool_backward(low: Lowering, node: Any) -> Tensor:
     return low.lazy(node, element, [g], cost=4 * _size(kernel), folds=bool(loops))
 
 
+@lowers(aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool3d.default)
 def adaptive_avg_pool(low: Lowering, node: Any) -> Tensor:
     """Where the output size divides the input size all windows are alike; else they differ, and torch does it."""
     x = low.tensor(node.args[0])
@@ -268,6 +275,7 @@ def _even(low: Lowering, source: Sequence[Int], target: Sequence[Int]) -> list[i
     return kernel
 
 
+@lowers(aten._adaptive_avg_pool2d_backward.default, aten._adaptive_avg_pool3d_backward.default)
 def adaptive_avg_pool_backward(low: Lowering, node: Any) -> Tensor:
     g, x = low.tensor(node.args[0]), low.tensor(node.args[1])
     rank = 3 if "3d" in str(node.target) else 2
