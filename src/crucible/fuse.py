@@ -30,8 +30,8 @@ from crucible.graph.capture import Graph, Source, capture
 from crucible.graph.joint import Joint, forward_of, trace
 from crucible.graph.rewrites import run_all
 from crucible.plan.lower import Unsupported, lower
-from crucible.plan.schedule import Plan, read, schedule
-from crucible.plan.stages import Call, Stage
+from crucible.plan.schedule import Plan, schedule
+from crucible.plan.stages import Call, Stage, read
 from crucible.plan.ways import Choices
 from crucible.problem import Problem, ProblemError, error_line, load_problem
 

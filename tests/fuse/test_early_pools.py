@@ -4,8 +4,7 @@ import pytest
 
 import crucible
 from crucible.fuse import FuseOptions, fuse_problem
-from crucible.plan.schedule import written
-from crucible.plan.stages import Contraction
+from crucible.plan.stages import Contraction, written
 
 PROBLEM = '''
 import torch

@@ -3,8 +3,7 @@
 import pytest
 
 from crucible.fuse import FuseOptions, fuse_problem
-from crucible.plan.schedule import written
-from crucible.plan.stages import Contraction
+from crucible.plan.stages import Contraction, written
 
 pytestmark = pytest.mark.quick
 

@@ -13,8 +13,8 @@ from crucible.graph.capture import capture
 from crucible.graph.joint import trace
 from crucible.plan.lower import lower
 from crucible.plan.program import Keep, Program
-from crucible.plan.schedule import read, schedule, written
-from crucible.plan.stages import Call, Map, Row
+from crucible.plan.schedule import schedule
+from crucible.plan.stages import Call, Map, Row, read, written
 
 pytestmark = pytest.mark.quick
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch.utils._pytree as pytree
 
 from crucible.emit import settings, wgmma
-from crucible.emit.cuda import Functor
+from crucible.emit.functor import Functor
 from crucible.emit.host import DTYPES, Mode, bind_sizes, needed_for, sizes_of
 from crucible.emit.library import library
 from crucible.emit.passes import Pass

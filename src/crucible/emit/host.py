@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import fx
 
-from crucible.emit.cuda import Functor
+from crucible.emit.functor import Functor
 from crucible.graph.capture import Graph
 from crucible.graph.joint import Joint
 from crucible.plan.index import Int
 from crucible.plan.program import Buffer
-from crucible.plan.schedule import Plan, read, written
-from crucible.plan.stages import Call
+from crucible.plan.schedule import Plan
+from crucible.plan.stages import Call, read, written
 from crucible.plan.symbols import python_text
 
 DTYPES = {"scalar": "dtype", "accum": "accum", "int64": "torch.int64", "int32": "torch.int32",

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from crucible.emit.cuda import Functor
 from crucible.emit.engines import window_words
+from crucible.emit.functor import Functor
 from crucible.emit.host import (
     DTYPES,
     ITEMS,
@@ -29,8 +29,7 @@ from crucible.emit.writer import pointer
 from crucible.plan.boxes import WindowTile
 from crucible.plan.index import product
 from crucible.plan.program import STORAGE, Buffer
-from crucible.plan.schedule import read, written
-from crucible.plan.stages import Call, Contraction, Row, Stage
+from crucible.plan.stages import Call, Contraction, Row, Stage, read, written
 
 PART_BYTES = 8  # no field of a partial result is larger
 PART_FIELDS = 4  # and none has more

@@ -13,8 +13,7 @@ from crucible.plan import pointwise
 from crucible.plan.gpus import Gpu
 from crucible.plan.index import Int, Var
 from crucible.plan.program import Program, item_bytes
-from crucible.plan.schedule import stores_of, values_of, written
-from crucible.plan.stages import Call, Contraction, Map, Row, Stage
+from crucible.plan.stages import Call, Contraction, Map, Row, Stage, stores_of, values_of, written
 from crucible.plan.value import Fold, Load, Local, Op, Value, walk
 
 # Operations to take one more element into a reduction; one for those not named.

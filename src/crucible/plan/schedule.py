@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from crucible.plan.boxes import NO_POOL, GradientTile, WindowTile
-from crucible.plan.index import ONE, ZERO, Atom, Int, Quotient, Var, of_atom, product, size
+from crucible.plan.index import ONE, ZERO, Atom, Int, Var, of_atom, product, size
 from crucible.plan.program import (
     Buffer,
     Contract,
@@ -29,7 +29,8 @@ from crucible.plan.program import (
     reshaped,
     unflat,
 )
-from crucible.plan.stages import Call, Contraction, Map, Pass, Pool, Row, Stage, Statistics, Store
+from crucible.plan.split import rows_of
+from crucible.plan.stages import Call, Contraction, Map, Pass, Pool, Row, Stage, Statistics, Store, read, written
 from crucible.plan.value import Fold, Load, Local, Result, Value, replace, walk
 from crucible.plan.vectors import choose
 from crucible.plan.walks import LAUNCH, Access, across_rows, arrange, traffic
@@ -422,7 +423,7 @@ class Scheduler:
             return False
         samples = c.shape[0] if len(c.batch) == 2 else ONE
         tiles = self._tiles(stage)
-        split = _rows_of(outer, (sample, channel))
+        split = rows_of(outer, (sample, channel))
         if split is None:
             return False
         phases, number = (1, ZERO) if c.phases is None else (c.phases.count, c.phases.number)
@@ -458,7 +459,7 @@ class Scheduler:
         c = stage.contract
         index = tuple(self._fresh("d", s) for s in c.shape)
         full = reshaped(tuple(_plain(v) for v in index), c.shape, r.source.shape)
-        split = _rows_of([full[d] for d in r.kept], index)
+        split = rows_of([full[d] for d in r.kept], index)
         if split is None or c.place[-1] != _plain(c.cols) or split.inner != [index[-1]]:
             return False
         group = split.extent(index[-1]).constant
@@ -590,7 +591,7 @@ class Scheduler:
                 needed = max(needed, self._pass_of(stage, self._source(v.source)))
         if len(wanted) != 1:
             return False
-        split = _rows_of(list(wanted.pop()), variables)
+        split = rows_of(list(wanted.pop()), variables)
         if split is None or [split.row_extent(at) for at in range(len(stage.shape))] != list(stage.shape):
             return False  # a part of the rows, such as a slice: the others have no element to store
         inner = tuple(v.extent for v in split.inner_vars(split.inner) if v.extent != 1)
@@ -735,65 +736,6 @@ def _windows(c: Contract, tensor: Tensor) -> tuple[int, ...] | None:
     return (*[1] * (4 - len(spatial)), *spatial)
 
 
-@dataclass
-class _Split:
-    """How an index is made of a row's and the rest: a variable is a row's, a row's times q plus a rest, or a rest."""
-
-    rows: dict[Var, tuple[int, Int]]  # variable to (position in the row index, q)
-    inner: list[Var]  # variables with a rest
-    rests: dict[Var, Var]
-
-    def extent(self, v: Var) -> Int:
-        return self.rests[v].extent
-
-    def row_extent(self, at: int) -> Int | None:
-        """Of the row index at a position, as far as the variables go; none where no variable is there."""
-        return next((v.extent // q for v, (position, q) in self.rows.items() if position == at), None)
-
-    def inner_vars(self, which: Sequence[Var]) -> list[Var]:
-        return [self.rests[v] for v in which]
-
-    def index(self, row: Sequence[Int], inner: dict[Var, Int], variables: Sequence[Var]) -> Index:
-        out = []
-        places = list(row)
-        for v in variables:
-            at = ZERO
-            if v in self.rows:
-                position, q = self.rows[v]
-                at = places[position] * q
-            if v in inner:
-                at = at + inner[v]
-            out.append(at)
-        return tuple(out)
-
-
-def _rows_of(outer: Sequence[Int], variables: Sequence[Var]) -> _Split | None:
-    """Read an outer index as variables, or variables divided by a constant."""
-    rows: dict[Var, tuple[int, Int]] = {}
-    position = 0
-    for o in outer:
-        if o.constant == 0:
-            continue
-        atom = o.atom
-        if isinstance(atom, Var) and atom in variables and atom not in rows:
-            rows[atom] = position, ONE
-        elif isinstance(atom, Quotient) and isinstance(atom.top.atom, Var) and atom.bottom.constant is not None:
-            v = atom.top.atom
-            if v not in variables or v in rows or (v.extent % atom.bottom) != 0:
-                return None
-            rows[v] = position, atom.bottom
-        else:
-            return None
-        position += 1
-    inner, rests = [], {}
-    for v in variables:
-        extent = rows[v][1] if v in rows else v.extent
-        if extent != 1:
-            inner.append(v)
-            rests[v] = Var(f"{v.name}_rest", extent)
-    return _Split(rows, inner, rests)
-
-
 def _plain(v: Var) -> Int:
     return ZERO if v.extent == 1 else of_atom(v)
 
@@ -870,39 +812,3 @@ def _read(stages: Iterable[Stage]) -> set[str]:
     for s in stages:
         out |= set(read(s))
     return out
-
-
-def stores_of(stage: Stage) -> list[Store]:
-    if isinstance(stage, Row):
-        return [s for p in stage.passes for s in p.stores] + [s for _, s in stage.finals]
-    if isinstance(stage, Contraction) and stage.pool is not None:
-        return [*stage.stores, *stage.pool.stores]
-    return [] if isinstance(stage, Call) else stage.stores
-
-
-def written(stage: Stage) -> list[Buffer]:
-    """The buffers that a stage writes."""
-    made = [s.buffer for s in stores_of(stage)]
-    if isinstance(stage, Contraction) and stage.statistics is not None:
-        made += [stage.statistics.count, stage.statistics.mean, stage.statistics.m2]
-    return list({b.name: b for b in made}.values())
-
-
-def values_of(stage: Stage) -> list[Value]:
-    values = [s.value for s in stores_of(stage)]
-    if isinstance(stage, Row):
-        values += [v for p in stage.passes for _, vs in p.reduces for v in vs]
-    elif isinstance(stage, Contraction):
-        values += [stage.a, stage.b]
-        if stage.statistics is not None:
-            values.append(stage.statistics.value)
-        if stage.pool is not None:
-            values.append(stage.pool.value)
-    return values
-
-
-def read(stage: Stage) -> list[str]:
-    """The buffers that a stage reads."""
-    if isinstance(stage, Call):
-        return [t.buffer.name for t in stage.extern.inputs if t.buffer is not None]
-    return sorted({v.buffer for value in values_of(stage) for v in walk(value) if isinstance(v, Load)})

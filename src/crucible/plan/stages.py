@@ -8,7 +8,7 @@ from crucible.plan.boxes import GradientTile, WindowTile
 from crucible.plan.index import ONE, Int, Var
 from crucible.plan.program import Buffer, Contract, Extern, Index, Pooled, Reduce
 from crucible.plan.tiles import Tile
-from crucible.plan.value import Value
+from crucible.plan.value import Load, Value, walk
 from crucible.plan.ways import Site
 
 
@@ -120,3 +120,39 @@ class Call:
 
 
 Stage = Map | Row | Contraction | Call
+
+
+def stores_of(stage: Stage) -> list[Store]:
+    if isinstance(stage, Row):
+        return [s for p in stage.passes for s in p.stores] + [s for _, s in stage.finals]
+    if isinstance(stage, Contraction) and stage.pool is not None:
+        return [*stage.stores, *stage.pool.stores]
+    return [] if isinstance(stage, Call) else stage.stores
+
+
+def written(stage: Stage) -> list[Buffer]:
+    """The buffers that a stage writes."""
+    made = [s.buffer for s in stores_of(stage)]
+    if isinstance(stage, Contraction) and stage.statistics is not None:
+        made += [stage.statistics.count, stage.statistics.mean, stage.statistics.m2]
+    return list({b.name: b for b in made}.values())
+
+
+def values_of(stage: Stage) -> list[Value]:
+    values = [s.value for s in stores_of(stage)]
+    if isinstance(stage, Row):
+        values += [v for p in stage.passes for _, vs in p.reduces for v in vs]
+    elif isinstance(stage, Contraction):
+        values += [stage.a, stage.b]
+        if stage.statistics is not None:
+            values.append(stage.statistics.value)
+        if stage.pool is not None:
+            values.append(stage.pool.value)
+    return values
+
+
+def read(stage: Stage) -> list[str]:
+    """The buffers that a stage reads."""
+    if isinstance(stage, Call):
+        return [t.buffer.name for t in stage.extern.inputs if t.buffer is not None]
+    return sorted({v.buffer for value in values_of(stage) for v in walk(value) if isinstance(v, Load)})

@@ -1,0 +1,136 @@
+"""The functor of a stage: a struct of its expressions, and the function that launches it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from crucible.emit.writer import Writer, indented, pointer
+from crucible.plan.index import ZERO, Int, Var, of_atom
+from crucible.plan.program import STORAGE, Buffer
+from crucible.plan.stages import Stage, written
+
+# How a launcher names the stream that it is given.
+STREAM = "reinterpret_cast<cudaStream_t>(stream)"
+
+
+@dataclass
+class Functor:
+    """The text of a stage's functor and launcher, and the arguments that the launcher takes, in order."""
+
+    name: str
+    text: str
+    pointers: list[str]
+    sizes: list[str]
+    extra: list[str]  # "parts", "splits", "packed": further arguments of the launcher
+    launcher: str
+    functions: set[str] = field(default_factory=set)
+    structs: set[str] = field(default_factory=set)
+    templates: set[str] = field(default_factory=set)
+    columns: set[int] = field(default_factory=set)  # of Hopper's matrix instructions
+    tf32: set[int] = field(default_factory=set)  # the same, of those that are needed in kind Tf32 alone
+    asks: bool = False  # whether bytes_NAME(sizes) says how much memory `packed` must have
+
+
+class Parts:
+    """Collects the member functions of a functor and what they need."""
+
+    def __init__(self, stage: Stage, buffers: Mapping[str, Buffer], later: frozenset[str] = frozenset()) -> None:
+        self.stage = stage
+        self.buffers = buffers
+        self.last = frozenset(buffers) - later
+        self.writers: list[Writer] = []
+        self.sizes: set[str] = set()
+        self.written = frozenset(b.name for b in written(stage))
+
+    def writer(self, fields: Mapping[object, str] | None = None) -> Writer:
+        made = Writer(self.buffers, fields, self.written)
+        self.writers.append(made)
+        return made
+
+    def extent(self, value: Int) -> str:
+        """A size as text, on the host or the device."""
+        w = self.writer()
+        text = w.int(value, w.top)
+        assert not w.top.lines or value.sizes(), value
+        if w.top.lines:
+            return str(value)  # divisions written in place
+        return text
+
+    def once(self, places: Int) -> frozenset[str]:
+        """Buffers that later stages do not read, with an element for each of so many places: all are met once."""
+        return frozenset(b for b in self.last if self.buffers[b].numel == places)
+
+    def need(self, value: Int) -> None:
+        self.sizes |= {s.name for s in value.sizes()}
+
+    def members(self) -> tuple[list[str], list[str], list[str]]:
+        """Declarations, pointers and sizes."""
+        out = self.written
+        loads = sorted(set().union(*(w.loads for w in self.writers)) - out) if self.writers else []
+        sizes = sorted(self.sizes.union(*(w.sizes for w in self.writers)))
+        lines = [f"const {STORAGE[self.buffers[b].dtype]}* __restrict__ {pointer(b)};" for b in loads]
+        lines += [f"{STORAGE[self.buffers[b].dtype]}* __restrict__ {pointer(b)};" for b in sorted(out)]
+        if sizes:
+            lines.append(f"Index {', '.join(sizes)};")
+        return lines, [*loads, *sorted(out)], sizes
+
+    def used(self) -> tuple[set[str], set[str]]:
+        return (
+            set().union(*(w.functions for w in self.writers)),
+            set().union(*(w.structs for w in self.writers)),
+        )
+
+
+def plain(v: Var) -> Int:
+    return ZERO if v.extent == 1 else of_atom(v)
+
+
+def assemble(
+    parts: Parts,
+    name: str,
+    comment: Iterable[str],
+    body: list[str],
+    launch: str,
+    extra: list[str],
+    templates: set[str],
+    memory: str = "",
+) -> Functor:
+    members, pointers, sizes = parts.members()
+    buffers = parts.buffers
+    lines = [f"// {c}" for c in comment]
+    lines += [f"struct {name} {{", *indented(members), "", *indented(body), "};"]
+    arguments = [f"uint64_t {pointer(b)}" for b in pointers] + [f"int64_t {s}" for s in sizes]
+    arguments += [{"parts": "uint64_t parts", "splits": "int splits", "packed": "uint64_t packed"}[e] for e in extra]
+    arguments.append("uint64_t stream")
+    fill = []
+    for b in pointers:
+        const = "const " if b not in parts.written else ""
+        fill.append(f"reinterpret_cast<{const}{STORAGE[buffers[b].dtype]}*>({pointer(b)})")
+    fill += [f"static_cast<Index>({s})" for s in sizes]
+    lines += [
+        "",
+        f"void run_{name}({', '.join(arguments)}) {{",
+        f"  const {name} stage{{{', '.join(fill)}}};",
+        *indented(launch.splitlines()),
+        "}",
+    ]
+    if memory:
+        nothing = ["nullptr"] * len(pointers) + [f"static_cast<Index>({s})" for s in sizes]
+        lines += [
+            "",
+            f"int64_t bytes_{name}({', '.join(f'int64_t {s}' for s in sizes)}) {{",
+            f"  const {name} stage{{{', '.join(nothing)}}};",
+            *indented(memory.splitlines()),
+            "}",
+        ]
+    functions, structs = parts.used()
+    made = Functor(
+        name, "\n".join(_wrapped(lines)), pointers, sizes, extra, f"run_{name}", functions, structs, templates
+    )
+    made.asks = bool(memory)
+    return made
+
+
+def _wrapped(lines: list[str]) -> list[str]:
+    return [line.rstrip() for line in lines]
