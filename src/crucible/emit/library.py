@@ -18,12 +18,13 @@ def _text(name: str) -> str:
     return (KERNELS / name).read_text()
 
 
-def _needs(name: str) -> list[str]:
+@lru_cache(None)
+def _needs(name: str) -> tuple[str, ...]:
     """A header and those it includes, the included first."""
     order: list[str] = []
     for inner in _OWN.findall(_text(name)):
         order += [n for n in _needs(inner) if n not in order]
-    return [*order, name]
+    return (*order, name)
 
 
 def _body(name: str) -> str:

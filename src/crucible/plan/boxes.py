@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 
 from crucible.plan.tiles import BOX_TILES, PROCESSORS, SHARED_LIMIT, MmaTile, SimtTile, Tile
@@ -330,11 +331,11 @@ class Joint:
     pool: tuple[int, ...] = NO_POOL
     boxes: int = 2  # where they are joined
 
-    @property
+    @cached_property
     def both(self) -> tuple[int, ...]:
         return tuple(b * (self.boxes if d == self.join else 1) for d, b in enumerate(self.box))
 
-    @property
+    @cached_property
     def each(self) -> tuple[int, ...]:
         """The halo's extents, of one residue modulo the strides."""
         own = [(h - 1) // s + 1 for h, s in zip(self.form.halo(self.both), self.form.stride)]
@@ -343,17 +344,21 @@ class Joint:
         return tuple(own)
 
     def _far(self, steps: Sequence[int]) -> int:
-        return sum(n * prod(self.each[d + 1 :]) for d, n in enumerate(steps))
+        """Places from one to another that lies so many steps away."""
+        far = 0
+        for extent, step in zip(self.each, steps):
+            far = far * extent + step
+        return far
 
-    @property
+    @cached_property
     def columns(self) -> int:
         return -(-(1 + self._far([b - 1 for b in self.box])) // 8) * 8
 
-    @property
+    @cached_property
     def places(self) -> int:
         return prod(self.form.stride) * prod(self.each) * (self.boxes if self.join == SAMPLES else 1)
 
-    @property
+    @cached_property
     def room(self) -> int:
         """Places of the halo with those that are read behind it."""
         f = self.form
