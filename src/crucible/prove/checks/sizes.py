@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import count
 from typing import Any
 
 from crucible.prove import hints
@@ -40,7 +41,7 @@ def size_specs(session: Session) -> Iterator[tuple[str, Spec]]:
 
     grads = not session.options.forward_only and not session.heavy
     if others:
-        odd = {f"d{i}": _odd(small[i], k) for k, i in enumerate(others)}
+        odd = {f"d{i}": n for i, n in odd_sizes(free, small, others).items()}
         odd_batch = {} if batch is None else {f"d{batch}": 3}
         yield spec("odd sizes, batch 3" if batch is not None else "odd sizes", changed(**odd, **odd_batch), grads=grads)
     elif batch is not None:
@@ -57,10 +58,15 @@ def size_specs(session: Session) -> Iterator[tuple[str, Spec]]:
         yield spec("empty batch", changed(**{f"d{batch}": 0}))
 
 
-def _odd(n: int, k: int) -> int:
-    """An odd number near n, another one for each dimension, and never n itself."""
-    value = (n - 1 if n > 8 else n + 1) + 2 * k
-    return value + 1 if value % 2 == 0 else value
+def odd_sizes(free: Sequence[dict[str, Any]], small: Sequence[int], which: Sequence[int]) -> dict[int, int]:
+    """For each of these dimensions an odd number near its small size, never that itself; no input has one twice."""
+    found: dict[int, int] = {}
+    for i in which:
+        inputs = {member[0] for member in free[i]["members"]}
+        taken = {n for k, n in found.items() if inputs & {member[0] for member in free[k]["members"]}} | {small[i]}
+        near = small[i] - 1 if small[i] > 8 else small[i] + 1
+        found[i] = next(n for n in count(near | 1, 2) if n not in taken)
+    return found
 
 
 def run(session: Session, check: Check) -> None:
