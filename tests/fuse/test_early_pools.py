@@ -78,7 +78,7 @@ def test_only_pooled_tensors_are_stored(problem):
     ("engine", "precision", "dtype"),
     [
         ("auto", "torch", None),
-        ("auto", "torch", "float64"),
+        pytest.param("auto", "torch", "float64", marks=pytest.mark.exhaustive),
         pytest.param("mma", "tf32", None, marks=pytest.mark.exhaustive),
         pytest.param("mma", "fp32", None, marks=pytest.mark.exhaustive),
     ],

@@ -37,8 +37,12 @@ QUICK = 3  # of each kind in the run of a few minutes
 LARGER = {
     "correct/column_mean_half",  # swiglu_half2
     "correct/conv_transpose2d_batch_norm_tanh_max_pool_group_norm",
+    "correct/conv_transpose2d_gelu_group_norm",  # conv_transpose2d, layer_norm_welford
     "correct/conv_transpose3d_relu_group_norm",
     "correct/gemm_group_norm_min_bias",
+    "correct/matmul_half_cp_async",  # matmul_half_wmma; asynchronous copies are in every fused product
+    "correct/matmul_mma_tf32x3",  # every fused product in float32's own precision
+    "correct/max_pool2d",  # conv_transpose2d_general_accessors
     "correct/mlp_tiled",
     "correct/row_filter_warp",  # softmax_warp
     "correct/unit_norm_grid_sync",  # batch_norm_cooperative
