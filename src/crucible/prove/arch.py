@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from crucible.build.nvrtc import ARCHITECTURES, ArchResult, NotFound, compile_all
+from crucible.prove.patience import MOST
 from crucible.prove.sandbox import Child, ChildDied, Limits, serve
 
 
@@ -134,7 +135,7 @@ def compile_everywhere(
     """Every source for every architecture; one result an architecture, the first failure of any source."""
     root = str(Path(__file__).parents[2])
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-    limits = Limits(wall_s=timeout * max(1, len(sources)) + 30, memory_bytes=8 << 30)
+    limits = Limits(wall_s=(1 + MOST) * timeout * max(1, len(sources)) + 30, memory_bytes=8 << 30)
     merged = {arch: ArchResult(arch, True) for arch in archs}
     command = [sys.executable, "-m", "crucible.prove.arch"]
     with Child(command, scratch=scratch, limits=limits, env={"PYTHONPATH": path}) as child:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from crucible.build import toolchain
 from crucible.build.errors import BuildError
+from crucible.prove.patience import MOST
 from crucible.prove.sandbox import Child, ChildDied, Limits
 
 
@@ -19,7 +20,7 @@ def compiler(hidden: Sequence[Path], memory_bytes: int = 8 << 30) -> toolchain.R
             log = Path(scratch) / "log"
             # The whole log, not only its end: the first error is the one that counts.
             shell = ["/bin/sh", "-c", 'cd "$1" && shift && exec "$@" >"$0" 2>&1', str(log), cwd or scratch, *command]
-            limits = Limits(wall_s=timeout, memory_bytes=memory_bytes)
+            limits = Limits(wall_s=(1 + MOST) * timeout, memory_bytes=memory_bytes)
             try:
                 with Child(
                     shell,

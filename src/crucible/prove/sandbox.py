@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from crucible.prove.jail.worker import VARIABLE, serve
+from crucible.prove.patience import Limit
 
 __all__ = ["Cause", "Child", "ChildDied", "Limits", "serve"]
 
@@ -180,7 +181,7 @@ class Child:
             raise ChildDied("protocol", "the child was closed", self._last_output)
         ident = secrets.token_hex(8)
         self._outgoing += json.dumps({"id": ident, "message": message}).encode() + b"\n"
-        start = time.monotonic()
+        start, limit = time.monotonic(), None if timeout is None else Limit(timeout)
         open_ended = True
         while True:
             fds = [self._status] + ([self._reply] if open_ended else [])
@@ -202,8 +203,8 @@ class Child:
             waited = time.monotonic() - start
             if not open_ended:
                 self._fail_after_hangup()
-            if timeout is not None and waited > timeout:
-                self._fail("time", f"no answer within {timeout:g} s")
+            if limit is not None and limit.passed():
+                self._fail("time", f"no answer within {limit}")
             if tick is not None:
                 tick(waited)
 
@@ -230,12 +231,12 @@ class Child:
 
         What it printed is in output(). Raises ChildDied where it ended otherwise than by exiting.
         """
-        start = time.monotonic()
+        limit = None if timeout is None else Limit(timeout)
         while self._death is None:
             self._wait_for([self._status], 0.1)
             self._read_events()
-            if timeout is not None and self._death is None and time.monotonic() - start > timeout:
-                self._fail("time", f"still running after {timeout:g} s")
+            if limit is not None and self._death is None and limit.passed():
+                self._fail("time", f"still running after {limit}")
         self.close()
         if self._status_code is None:
             raise self._death
