@@ -76,8 +76,11 @@ def test_picked_elements():
         (RuntimeError("Error building extension 'x': ninja"), "does not compile: RuntimeError"),
         (type("BackendCompilerFailed", (Exception,), {})("inductor"), "does not compile: BackendCompilerFailed"),
         (ValueError(""), "ValueError: no message"),
+        (RuntimeError("An exception occurred in a subprocess:\n\nName=f\nTraceback (most recent call last):\n"
+                      "    raise\nOSError: [Errno 28] No space left on device"),
+         "RuntimeError: An exception occurred in a subprocess: OSError: [Errno 28] No space"),
     ],
-)
+)  # fmt: skip
 def test_why_a_contender_failed(error, word):
     assert contenders.why(error).startswith(word) and "\n" not in contenders.why(error)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -71,9 +72,15 @@ def training(contender: Contender, inputs: Sequence[Any], cotangents: Sequence[t
 STEPS: dict[str, Callable[..., Any]] = {"forward": forward, "training": training}
 
 
+_REASON = re.compile(r"[\w.]*(?:Error|Exception|Exit|Interrupt)\b:")
+
+
 def why(error: BaseException) -> str:
     """Why a contender failed, in a line."""
-    text = next((x.strip() for x in str(error).splitlines() if x.strip()), "no message")[:200]
+    lines = [x.strip() for x in str(error).splitlines() if x.strip()] or ["no message"]
+    # What failed in a process of the contender's own comes with its traceback, and that with its reason at the end.
+    within = [x for x in lines if _REASON.match(x)] if any(x.startswith("Traceback (") for x in lines) else []
+    text = (f"{lines[0]} {within[-1]}" if within else lines[0])[:300]
     name = type(error).__name__
     if isinstance(error, torch.cuda.OutOfMemoryError) or "out of memory" in str(error).lower():
         return f"out of memory: {text}"
