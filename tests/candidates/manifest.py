@@ -204,7 +204,7 @@ def _hostile() -> list[Expectation]:
         on = FIVE if kind.name in hostile.ON_EVERY_PROBLEM else FIVE[:1]
         for name in on:
             reference = problem(name)
-            options: dict[str, object] = {"timeout": 25.0} if kind.name in _SHORT else {}
+            options: dict[str, object] = {"timeout": 12.0} if kind.name in _SHORT else {}
             entries.append(Expectation(
                 f"hostile/{kind.name}@{name}", reference,
                 lambda folder, kind=kind.name, reference=reference: hostile.materialise(kind, reference, folder), kind.verdict,

@@ -125,12 +125,12 @@ def test_phases_are_windows_for_hopper(tmp_path, monkeypatch, name):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.exhaustive] if n == "general" else []) for n in sorted(MODELS)]
+    "name", [pytest.param(n, marks=[pytest.mark.exhaustive] if n in ("general", "few") else []) for n in sorted(MODELS)]
 )
 def test_phases_are_proven(tmp_path, monkeypatch, name):
     """With few processors each block takes many boxes, or lines of many strips.
 
-    The ordinary run has the general one in half precision.
+    The ordinary run has the general one in half precision; random graphs have contractions of few places.
     """
     monkeypatch.setenv(PROCESSORS_VARIABLE, "3")
     reference, fused, _ = fused_contractions(tmp_path, name)
@@ -149,6 +149,7 @@ def test_phases_are_proven_in_half_precision(tmp_path, monkeypatch, name, dtype)
     proven(reference, fused.text, tmp_path)
 
 
+@pytest.mark.exhaustive
 def test_phases_without_boxes_are_proven(tmp_path):
     """Elements by columns, statistics of columns of which some are no pixels."""
     reference, fused, stages = fused_contractions(tmp_path, "normed", engine="simt")
