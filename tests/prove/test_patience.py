@@ -48,45 +48,51 @@ def test_nobody_waits_where_nothing_was_started():
         process.kill()
 
 
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that stands still until it is told otherwise."""
+    now = [100.0]
+    monkeypatch.setattr(patience, "monotonic", lambda: now[0])
+
+    def later(seconds):
+        now[0] += seconds
+
+    return later
+
+
 def waiting(monkeypatch, *lost):
     """Let the kernel say that a thread has waited so long, one figure for each look."""
     figures = iter(lost)
     monkeypatch.setattr(patience, "delays", lambda root: {"1/1": next(figures, lost[-1])})
 
 
-def test_waiting_is_left_out(monkeypatch):
+def test_waiting_is_left_out(monkeypatch, clock):
     waiting(monkeypatch, 5.0, 5.0, 5.3)
     limit = patience.Limit(0.2)
-    time.sleep(0.15)
+    clock(0.15)
     assert not limit.passed()
-    time.sleep(0.1)
+    clock(0.1)
     assert limit.passed() and str(limit) == "0.2 s"  # nothing was added since the first look
     assert not limit.passed() and limit.left_out == pytest.approx(0.3)
-    time.sleep(0.3)
+    clock(0.3)
     assert limit.passed()
 
 
-def test_not_without_end(monkeypatch):
+def test_not_without_end(monkeypatch, clock):
     waiting(monkeypatch, 0.0, 1e9)
-    limit = patience.Limit(0.1)
-    end = time.monotonic() + 0.1 * (1 + patience.MOST)
+    limit, steps = patience.Limit(10), 0
     while not limit.passed():
-        time.sleep(0.01)
-    assert end <= time.monotonic() < end + 5
-
-
-def test_it_is_said(monkeypatch):
-    waiting(monkeypatch, 0.0, 7.0)
-    limit = patience.Limit(5.0)
-    limit.left_out = 7.0
-    assert str(limit) == "5 s (and 7 s of waiting for a processor)"
+        clock(0.5)
+        steps += 1
+    assert 10 * (1 + patience.MOST) < steps * 0.5 <= 10 * (1 + patience.MOST) + 0.5
+    assert str(limit) == "10 s (and 30 s of waiting for a processor)"
 
 
 def test_a_child_that_was_kept_waiting(monkeypatch, tmp_path):
-    limits = Limits(20, 256 * MIB)
-    shell = ["sh", "-c", "sleep 0.8"]
-    with Child(shell, scratch=tmp_path / "a", limits=limits) as child, pytest.raises(ChildDied, match="after 0.3 s"):
-        child.wait(0.3)
-    waiting(monkeypatch, 0.0, 0.8)
-    with Child(shell, scratch=tmp_path / "b", limits=limits) as child:
-        assert child.wait(0.3) == 0
+    limits = Limits(60, 256 * MIB)
+    with Child(["sleep", "40"], scratch=tmp_path / "a", limits=limits) as child:
+        with pytest.raises(ChildDied, match=r"still running after 0\.3 s"):
+            child.wait(0.3)
+    waiting(monkeypatch, 0.0, 30.0)
+    with Child(["sleep", "2"], scratch=tmp_path / "b", limits=limits) as child:
+        assert child.wait(1.5) == 0

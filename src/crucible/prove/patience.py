@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
+from time import monotonic
 
 # Short waits are not looked into: that takes milliseconds.
 SHORT = 1.0
@@ -50,12 +50,12 @@ class Limit:
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self.left_out = 0.0
-        self._start = time.monotonic()
+        self._start = monotonic()
         self._before: dict[str, float] | None = None
 
     def passed(self) -> bool:
         """To be asked every now and then."""
-        waited = time.monotonic() - self._start
+        waited = monotonic() - self._start
         if self._before is None and waited > min(SHORT, self.seconds / 2):
             self._before = delays(os.getpid())
         if waited <= self.seconds + self.left_out:
