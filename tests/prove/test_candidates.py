@@ -32,7 +32,7 @@ MANIFEST = manifest()
 ENTRIES = [e for e in MANIFEST.EXPECTATIONS if e.simulator]
 
 
-QUICK = 3  # of each kind in the run of a few minutes
+QUICK = 2  # of each kind in the run of a few minutes
 # Right files that do nothing which a smaller one does not.
 LARGER = {
     "correct/column_mean_half",  # swiglu_half2
