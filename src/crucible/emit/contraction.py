@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from crucible.emit.engines import asks, boxes, few_sides, launch, workspace
-from crucible.emit.functor import STREAM, Functor, Parts, assemble, plain
+from crucible.emit.functor import STREAM, Functor, Parts, assemble
 from crucible.emit.writer import Block, Writer, indented, pointer
 from crucible.plan import reducers
 from crucible.plan.boxes import GradientTile, WindowTile
-from crucible.plan.index import Int, Var, below, product
+from crucible.plan.index import Int, Var, below, of_var, product
 from crucible.plan.program import Buffer, Phases, unflat
 from crucible.plan.stages import Contraction, Pool, Store
 from crucible.plan.value import Inside, Load, Value, walk
@@ -21,7 +21,7 @@ def _decoded(w: Writer, variables: Iterable[Var], flat: str, extents: list[Int],
     variables = list(variables)
     total = Var(flat, product(extents))
     block.names[total] = flat
-    for v, value in zip(variables, unflat(plain(total), extents)):
+    for v, value in zip(variables, unflat(of_var(total), extents)):
         if v.extent != 1:
             block.names[v] = w.factor(value, block)
 
@@ -29,7 +29,7 @@ def _decoded(w: Writer, variables: Iterable[Var], flat: str, extents: list[Int],
 def _fields(w: Writer, d: Writer, fixed: Iterable[Var], text: str) -> list[tuple[str, str]]:
     """What is decoded beforehand by ``d``, with its names: variables that ``w`` uses, and the sums it set aside."""
     used = [v for v in fixed if any(f"at.{v.name}" in line for line in [*w.top.lines, text])]
-    fields = [(v.name, d.int(plain(v), d.top)) for v in used]
+    fields = [(v.name, d.int(of_var(v), d.top)) for v in used]
     return fields + [(n, d.int(i, d.top)) for i, n in w.hoisted.items()]
 
 
@@ -290,7 +290,7 @@ def _element(parts: Parts, stage: Contraction) -> tuple[Writer, str, str]:
     if c.phases is None or not isinstance(stage.tile, WindowTile):
         return w, "", "Index z, Index m, Index n"
     assert c.sliding is not None
-    for k, i in enumerate(unflat(plain(c.cols), c.sliding.extents)):
+    for k, i in enumerate(unflat(of_var(c.cols), c.sliding.extents)):
         if i.atom is not None:
             w.top.names[i.atom] = f"i{k}"
     return w, "_at", "Index z, Index m, Index i0, Index i1, Index i2, Index i3"

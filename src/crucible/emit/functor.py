@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from crucible.emit.writer import Writer, indented, pointer
-from crucible.plan.index import ZERO, Int, Var, of_atom
+from crucible.plan.index import Int
 from crucible.plan.program import STORAGE, Buffer
 from crucible.plan.stages import Stage, written
 
@@ -80,10 +80,6 @@ class Parts:
             set().union(*(w.functions for w in self.writers)),
             set().union(*(w.structs for w in self.writers)),
         )
-
-
-def plain(v: Var) -> Int:
-    return ZERO if v.extent == 1 else of_atom(v)
 
 
 def assemble(

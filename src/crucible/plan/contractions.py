@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from crucible.plan.boxes import Form
-from crucible.plan.index import ZERO, Int, Var, integer, of_atom, product
+from crucible.plan.index import ZERO, Int, Var, integer, of_atom, of_var, product
 from crucible.plan.lowering import Lowering, broadcast, lowers
 from crucible.plan.phases import Along
 from crucible.plan.program import Contract, Index, Phases, Sliding, Tensor, unflat
@@ -28,10 +28,6 @@ aten = torch.ops.aten
 OWN_TILES = 256
 # Up to this many taps, a convolution of single channels is a loop in the thread of each element.
 FEW_TAPS = 64
-
-
-def _of(variable: Var) -> Int:
-    return ZERO if variable.extent == 1 else of_atom(variable)
 
 
 def _along(tensor: Tensor, index: Index, variable: Var) -> bool:
@@ -82,12 +78,12 @@ def _product(low: Lowering, node: Any, a: Tensor, b: Tensor) -> Tensor:
     n = b.shape[-1]
     batch = tuple(low.fresh("z", s) for s in lead)
     rows, cols, depth = low.fresh("m", m), low.fresh("n", n), low.fresh("k", k)
-    z = tuple(_of(v) for v in batch)
+    z = tuple(of_var(v) for v in batch)
     contract = Contract(
         low.buffer_name(f"{node.name}_product"), batch, rows, cols, depth,
-        lambda: a.at((*z, _of(rows), _of(depth))), lambda: b.at((*z, _of(depth), _of(cols))),
-        (*z, _of(rows), _of(cols)), (*lead, m, n),
-        _along(a, (*z, _of(rows), of_atom(depth)), depth), _along(b, (*z, of_atom(depth), _of(cols)), depth),
+        lambda: a.at((*z, of_var(rows), of_var(depth))), lambda: b.at((*z, of_var(depth), of_var(cols))),
+        (*z, of_var(rows), of_var(cols)), (*lead, m, n),
+        _along(a, (*z, of_var(rows), of_atom(depth)), depth), _along(b, (*z, of_atom(depth), of_var(cols)), depth),
         "matmul", (a, b), node.name,
     )  # fmt: skip
     return low.add_contract(contract)
@@ -166,10 +162,10 @@ def _pixels(low: Lowering, shape: Index, groups: int) -> tuple[tuple[Var, ...], 
     if count.hint(low.symbols.hints) >= OWN_TILES:
         sample = low.fresh("s", n)
         cols = low.fresh("p", count)
-        return (sample, group), cols, _of(sample), _of(group), unflat(_of(cols), spatial)
+        return (sample, group), cols, of_var(sample), of_var(group), unflat(of_var(cols), spatial)
     cols = low.fresh("p", n * count)
-    index = unflat(_of(cols), (n, *spatial))
-    return (group,), cols, index[0], _of(group), index[1:]
+    index = unflat(of_var(cols), (n, *spatial))
+    return (group,), cols, index[0], of_var(group), index[1:]
 
 
 def _convolved(
@@ -189,12 +185,12 @@ def _convolved(
     batch, cols, sample, group, pixel = _pixels(low, shape, window.groups)
     rows = low.fresh("m", rows_per)
     depth = low.fresh("k", depth_per * window.taps)
-    channel, *tap = unflat(_of(depth), (depth_per, *map(integer, window.kernel)))
+    channel, *tap = unflat(of_var(depth), (depth_per, *map(integer, window.kernel)))
 
     def a() -> Value:
         if transposed:
-            return weight.at((group * depth_per + channel, _of(rows), *tap))
-        return weight.at((group * rows_per + _of(rows), channel, *tap))
+            return weight.at((group * depth_per + channel, of_var(rows), *tap))
+        return weight.at((group * rows_per + of_var(rows), channel, *tap))
 
     def b() -> Value:
         if transposed:
@@ -207,7 +203,7 @@ def _convolved(
 
     contract = Contract(
         low.buffer_name(f"{node.name}{suffix}_sum"), batch, rows, cols, depth, a, b,
-        (sample, group * rows_per + _of(rows), *pixel), shape, not transposed or window.taps > 1, False, "conv",
+        (sample, group * rows_per + of_var(rows), *pixel), shape, not transposed or window.taps > 1, False, "conv",
         (x, weight), node.name, _sliding(low, x, window, shape, batch, sample, group, transposed=transposed),
     )  # fmt: skip
     return low.add_contract(contract)
@@ -228,9 +224,9 @@ def _phased(
     batch, cols, sample, split, place = _pixels(low, (*shape[:2], *places), window.groups * prod(outer))
     rows = low.fresh("m", rows_per * prod(inner))
     depth = low.fresh("k", depth_per * prod(a.taps for a in dims))
-    channel, *tap = unflat(_of(depth), (depth_per, *(integer(a.taps) for a in dims)))
-    group, own = split // prod(outer), _of(rows) // prod(inner)
-    of_rows = unflat(_of(rows) % prod(inner), [integer(n) for n in inner])
+    channel, *tap = unflat(of_var(depth), (depth_per, *(integer(a.taps) for a in dims)))
+    group, own = split // prod(outer), of_var(rows) // prod(inner)
+    of_rows = unflat(of_var(rows) % prod(inner), [integer(n) for n in inner])
     of_split = unflat(split % prod(outer), [integer(n) for n in outer])
     phase = [r if a.even else s for a, r, s in zip(dims, of_rows, of_split)]
     conditions: list[Condition] = []
@@ -251,11 +247,11 @@ def _phased(
 
     moved = [low.fresh("y", e) if a.stride > 1 else None for a, e in zip(dims, outputs)]
     pixels = [(v, a.output(p, f)) for v, a, p, f in zip(moved, dims, place, phase) if v is not None]
-    pixel = [p if v is None else _of(v) for v, p in zip(moved, place)]
+    pixel = [p if v is None else of_var(v) for v, p in zip(moved, place)]
     form = [[a.taps for a in dims], [1] * len(dims), [a.spacing for a in dims],
             [a.first - (a.taps - 1) * a.spacing for a in dims]]  # fmt: skip
     phases = Phases(
-        prod(window.stride), _of(rows) % prod(inner) * prod(outer) + split % prod(outer), tuple(pixels),
+        prod(window.stride), of_var(rows) % prod(inner) * prod(outer) + split % prod(outer), tuple(pixels),
         tuple(conditions), (window.taps, prod(a.taps * a.stride for a in dims)),
         prod(outer) if window.groups == 1 else 1,
     )  # fmt: skip
@@ -276,7 +272,7 @@ def _depthwise(
     # The taps of the element's own phase alone, where they are found without a division of negative numbers.
     phased = transposed and prod(window.stride) > 1 and all(a.dilation == 1 or a.stride == 1 for a in dims)
     loops = tuple(low.fresh("t", integer(a.taps if phased else a.kernel)) for a in dims)
-    tap = [_of(v) for v in loops]
+    tap = [of_var(v) for v in loops]
     taken = tuple(v for v in loops if v.extent != 1)
 
     def own(sample: Int, channel: Int, pixel: Sequence[Int]) -> Value:
@@ -367,11 +363,11 @@ def _slid(
     form = Form(kernel, strides, dilation, shifts, flipped)
     channel = low.fresh("c", x.shape[1] // groups)
     position = tuple(low.fresh("i", e) for e in [integer(1)] * missing + limits)
-    pixel = tuple(_of(v) for v in position[missing:])
+    pixel = tuple(of_var(v) for v in position[missing:])
 
     def source() -> Value:
         at = pixel if merged else (sample, *pixel)
-        return x.at((at[0], group * (x.shape[1] // groups) + _of(channel), *at[1:]))
+        return x.at((at[0], group * (x.shape[1] // groups) + of_var(channel), *at[1:]))
 
     ones = [integer(1)] * missing
     return Sliding(form, (*ones, *extents), (*ones, *limits), channel, position, source)
@@ -413,21 +409,21 @@ def _weight_gradient(
     rows = low.fresh("m", rows_per)
     cols = low.fresh("n", cols_per * window.taps)
     depth = low.fresh("k", plain.shape[0] * product(plain.shape[2:]))
-    sample, *pixel = unflat(_of(depth), (plain.shape[0], *plain.shape[2:]))
-    channel, *tap = unflat(_of(cols), (cols_per, *map(integer, window.kernel)))
+    sample, *pixel = unflat(of_var(depth), (plain.shape[0], *plain.shape[2:]))
+    channel, *tap = unflat(of_var(cols), (cols_per, *map(integer, window.kernel)))
     at = _under(pixel, tap, window)
 
     def a() -> Value:
-        return plain.at((sample, _of(group) * rows_per + _of(rows), *pixel))
+        return plain.at((sample, of_var(group) * rows_per + of_var(rows), *pixel))
 
     def b() -> Value:
-        inside = under.at((sample, _of(group) * cols_per + channel, *at))
+        inside = under.at((sample, of_var(group) * cols_per + channel, *at))
         return _guarded([Inside(i, s) for i, s in zip(at, under.shape[2:])], inside, window)
 
     contract = Contract(
         low.buffer_name(f"{node.name}_w_sum"), (group,), rows, cols, depth, a, b,
-        (_of(group) * rows_per + _of(rows), channel, *tap), weight.shape, True, True, "conv", (plain, under), node.name,
-        _correlating(low, plain, under, window, _of(group), rows),
+        (of_var(group) * rows_per + of_var(rows), channel, *tap), weight.shape, True, True, "conv", (plain, under),
+        node.name, _correlating(low, plain, under, window, of_var(group), rows),
     )  # fmt: skip
     return low.add_contract(contract)
 
@@ -455,8 +451,8 @@ def _correlating(
 
     def at(tensor: Tensor, place: tuple[Var, ...], which: Var) -> Value:
         per = tensor.shape[1] // window.groups
-        rest = (_of(v) for v in place[1 + missing :])
-        return tensor.at((_of(place[0]), group * per + _of(which), *rest))
+        rest = (of_var(v) for v in place[1 + missing :])
+        return tensor.at((of_var(place[0]), group * per + of_var(which), *rest))
 
     return Sliding(
         Form(kernel, stride, dilation, shift, False), extents, limits, channel, position,

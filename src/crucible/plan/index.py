@@ -279,14 +279,18 @@ def of_atom(atom: Atom) -> Int:
     return Int({(atom,): 1})
 
 
+def of_var(variable: Var) -> Int:
+    """A variable's own value: zero where it has no other."""
+    return ZERO if variable.extent == 1 else of_atom(variable)
+
+
 def size(name: str, low: int = 1) -> Int:
     return of_atom(Size(name, low))
 
 
 def var(name: str, extent: IntLike) -> Int:
     """A loop variable; one of extent one is zero."""
-    extent = integer(extent)
-    return ZERO if extent == 1 else of_atom(Var(name, extent))
+    return of_var(Var(name, integer(extent)))
 
 
 def product(values: list[Int] | tuple[Int, ...]) -> Int:

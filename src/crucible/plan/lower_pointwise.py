@@ -10,15 +10,7 @@ import torch
 from torch import fx
 
 from crucible.plan import pointwise
-from crucible.plan.lowering import (
-    HANDLERS,
-    Handler,
-    Lowering,
-    Unsupported,
-    broadcast,
-    convert,
-    lowers,
-)
+from crucible.plan.lowering import HANDLERS, Handler, Lowering, Unsupported, broadcast, convert, lowers
 from crucible.plan.program import Index, Tensor, kind_of
 from crucible.plan.value import IndexValue, Op, Value
 

@@ -9,13 +9,7 @@ import torch
 from torch import fx
 
 from crucible.plan.index import ONE, ZERO, Int, integer, nonnegative
-from crucible.plan.lowering import (
-    Lowering,
-    Unsupported,
-    broadcast,
-    convert,
-    lowers,
-)
+from crucible.plan.lowering import Lowering, Unsupported, broadcast, convert, lowers
 from crucible.plan.program import Index, Tensor, flat, kind_of, reshaped
 from crucible.plan.value import Const, IndexValue, Load, Masked, Op, Value
 from crucible.plan.value import Inside as In
@@ -213,18 +207,27 @@ def _select_scatter(low: Lowering, node: Any) -> Tensor:
     return low.lazy(node, element, [x, source], cost=2)
 
 
-@lowers(aten.gather.default)
-def _gather(low: Lowering, node: Any) -> Tensor:
+def _picked(low: Lowering, node: Any, chosen: Callable[[Tensor, Index, int], Value]) -> Tensor:
+    """Elements picked along one dimension; ``chosen``: which, by the tensor of indices, the place and the dimension."""
     x, index = low.tensor(node.args[0]), low.tensor(node.args[2])
     buffer = low.keep(x, "elements are picked from it by index")
     dim = node.args[1] % max(len(x.shape), 1)
 
     def element(i: Index) -> Value:
-        strides = _strides(buffer.shape)
         base = flat(tuple(ZERO if d == dim else k for d, k in enumerate(i)), buffer.shape)
-        return Load(buffer.name, base, buffer.kind, ((index.at(i), strides[dim]),))
+        return Load(buffer.name, base, buffer.kind, ((chosen(index, i, dim), _strides(buffer.shape)[dim]),))
 
     return low.lazy(node, element, [index], cost=4)
+
+
+@lowers(aten.gather.default)
+def _gather(low: Lowering, node: Any) -> Tensor:
+    return _picked(low, node, lambda index, i, dim: index.at(i))
+
+
+@lowers(aten.index_select.default)
+def _index_select(low: Lowering, node: Any) -> Tensor:
+    return _picked(low, node, lambda index, i, dim: broadcast(index, (i[dim],)))
 
 
 @lowers(aten.index.Tensor, aten._unsafe_index.Tensor)
@@ -254,19 +257,6 @@ def _wrapped(index: Value, extent: Int) -> Value:
     """An index, where a negative one counts from the end."""
     negative = Op("lt", (index, Const(0, "l")), "b")
     return Op("where", (negative, Op("add", (index, IndexValue(extent)), "l"), index), "l")
-
-
-@lowers(aten.index_select.default)
-def _index_select(low: Lowering, node: Any) -> Tensor:
-    x, index = low.tensor(node.args[0]), low.tensor(node.args[2])
-    buffer = low.keep(x, "elements are picked from it by index")
-    dim = node.args[1] % max(len(x.shape), 1)
-
-    def element(i: Index) -> Value:
-        base = flat(tuple(ZERO if d == dim else k for d, k in enumerate(i)), buffer.shape)
-        return Load(buffer.name, base, buffer.kind, ((broadcast(index, (i[dim],)), _strides(buffer.shape)[dim]),))
-
-    return low.lazy(node, element, [index], cost=4)
 
 
 @lowers(aten.embedding.default)

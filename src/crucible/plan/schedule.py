@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from crucible.plan.boxes import NO_POOL, GradientTile, WindowTile
-from crucible.plan.index import ONE, ZERO, Atom, Int, Var, of_atom, product, size
+from crucible.plan.index import ONE, ZERO, Atom, Int, Var, of_atom, of_var, product, size
 from crucible.plan.program import (
     Buffer,
     Contract,
@@ -121,8 +121,8 @@ class Scheduler:
             index = unflat(self._var("i", operation.tensor.numel), operation.tensor.shape)
             values = (operation.tensor.at(index),)
         elif isinstance(operation, Reduce):
-            outer = tuple(_plain(v) for v in operation.outer)
-            values = operation.body(outer, tuple(_plain(v) for v in operation.inner))
+            outer = tuple(of_var(v) for v in operation.outer)
+            values = operation.body(outer, tuple(of_var(v) for v in operation.inner))
         elif isinstance(operation, Contract):
             values = (operation.a(), operation.b())
         else:
@@ -318,7 +318,7 @@ class Scheduler:
         """Whether neighbours in memory belong to different rows."""
         if not r.outer or not r.inner:
             return False
-        outer, inner = tuple(_plain(v) for v in r.outer), tuple(_plain(v) for v in r.inner)
+        outer, inner = tuple(of_var(v) for v in r.outer), tuple(of_var(v) for v in r.inner)
         last = next((v for v in reversed(r.outer) if v.extent != 1), None)
         if last is None:
             return False
@@ -353,14 +353,14 @@ class Scheduler:
         if number >= len(stage.passes):
             stage.passes.append(Pass(self._fresh("j", product(inner)), inner))
         walk_ = stage.passes[number]
-        values = r.body(self._outer(r, stage), unflat(_plain(walk_.inner), inner))
+        values = r.body(self._outer(r, stage), unflat(of_var(walk_.inner), inner))
         walk_.reduces.append((r, values))
         stage.nodes.append(r.node)
         self.made_by[r.name] = at
 
     def _outer(self, r: Reduce, stage: Row) -> Index:
         """A reduction's outer index in terms of a stage's row."""
-        place = iter(unflat(_plain(stage.row), stage.shape))
+        place = iter(unflat(of_var(stage.row), stage.shape))
         return tuple(ZERO if v.extent == 1 else next(place) for v in r.outer)
 
     def _pass_of(self, stage: Row, name: str) -> int:
@@ -383,7 +383,7 @@ class Scheduler:
             inside = {x for x in seen.results if self.made_by[self._source(x)] == at}
             if own or (split and (inside or stage.passes[0].shape != inner)):
                 continue
-            values = r.body(self._outer(r, stage), tuple(_plain(v) for v in r.inner))
+            values = r.body(self._outer(r, stage), tuple(of_var(v) for v in r.inner))
             if all(self._at_row(stage, v) for v in values):
                 return at
         return None
@@ -416,7 +416,7 @@ class Scheduler:
         # The outer index in terms of (sample, channel): pixels must not matter.
         sample, channel = self._fresh("s", c.shape[0]), self._fresh("c", c.shape[1])
         pixels = tuple(self._fresh("p", s) for s in c.shape[2:])
-        full = reshaped(tuple(_plain(v) for v in (sample, channel, *pixels)), c.shape, r.source.shape)
+        full = reshaped(tuple(of_var(v) for v in (sample, channel, *pixels)), c.shape, r.source.shape)
         outer = [full[d] for d in r.kept]
         variables = set().union(*(o.variables() for o in outer)) if outer else set()
         if variables & set(pixels) or (sample in variables and len(c.batch) == 1):
@@ -431,7 +431,7 @@ class Scheduler:
         count, mean, m2 = (self._buffer(f"{r.name}_tile_{f}", shape, "accum") for f in ("count", "mean", "m2"))
         tile = self._fresh("tile", tiles)
         parts = tile if c.phases is None else self._fresh("part", tiles * phases)
-        part = number * tiles + _plain(tile)
+        part = number * tiles + of_var(tile)
         place = flat((c.place[0] if len(c.batch) == 2 else ZERO, c.place[1], part), shape)
         stage.statistics = Statistics(r, value, count, mean, m2, place, tile)
         stage.nodes.append(r.node)
@@ -458,9 +458,9 @@ class Scheduler:
         """Moments of groups of neighbouring columns: each lies within a tile, so nothing is left to join."""
         c = stage.contract
         index = tuple(self._fresh("d", s) for s in c.shape)
-        full = reshaped(tuple(_plain(v) for v in index), c.shape, r.source.shape)
+        full = reshaped(tuple(of_var(v) for v in index), c.shape, r.source.shape)
         split = rows_of([full[d] for d in r.kept], index)
-        if split is None or c.place[-1] != _plain(c.cols) or split.inner != [index[-1]]:
+        if split is None or c.place[-1] != of_var(c.cols) or split.inner != [index[-1]]:
             return False
         group = split.extent(index[-1]).constant
         if group is None or group < 2 or group & (group - 1) or stage.tile.cols % group:
@@ -469,7 +469,7 @@ class Scheduler:
         count, mean, m2 = (self._buffer(f"{r.name}_{f}", shape, "accum") for f in ("count", "mean", "m2"))
         block = self._fresh("block", c.cols.extent // group)
         # The outer index, with the last part of the place replaced by the group's number.
-        at_place: dict[Atom, Int] = dict(zip(index, (*c.place[:-1], _plain(block) * group)))
+        at_place: dict[Atom, Int] = dict(zip(index, (*c.place[:-1], of_var(block) * group)))
         outer = [full[d].substitute(at_place) for d in r.kept]
         stage.statistics = Statistics(r, value, count, mean, m2, flat(outer, shape), block, group)
         stage.nodes.append(r.node)
@@ -497,7 +497,7 @@ class Scheduler:
             stage = Map(self._name("map"), self._fresh("i", tensor.numel))
             at = self._add(stage)
         assert isinstance(stage, Map)
-        element = _plain(stage.element)
+        element = of_var(stage.element)
         stage.stores.append(Store(buffer, element, tensor.at(unflat(element, tensor.shape))))
         stage.nodes.extend(tensor.nodes)
         self.made_by[buffer.name] = at
@@ -545,7 +545,7 @@ class Scheduler:
         extents = tuple(e // w for e, w in zip(c.sliding.extents, window))
         spatial = extents[4 - len(c.shape[2:]) :]
         cols = self._fresh("w", product(extents)) if stage.pool is None else stage.pool.cols
-        sample, rest = c.place[0], _plain(cols)
+        sample, rest = c.place[0], of_var(cols)
         if len(c.batch) == 1:  # samples are pixels too
             sample, rest = rest // product(spatial), rest % product(spatial)
         where = (sample * c.shape[1] + c.place[1]) * product(spatial) + rest
@@ -580,7 +580,7 @@ class Scheduler:
         """Store a tensor from a walk: its index split into the row and what varies along it."""
         tensor = keep.tensor
         variables = tuple(self._fresh("d", s) for s in tensor.shape)
-        value = tensor.at(tuple(_plain(v) for v in variables))
+        value = tensor.at(tuple(of_var(v) for v in variables))
         wanted: set[tuple[Int, ...]] = set()
         needed = -1
         for v in walk(value):
@@ -598,7 +598,7 @@ class Scheduler:
         rows = self.program.hint(product(stage.shape))
         if product(inner) != 1 and (stage.split or stage.lanes == 1 or rows < FEW_ROWS // 4):
             return False  # too few threads for the work, or none that know the result
-        index = split.index(unflat(_plain(stage.row), stage.shape), {}, variables)
+        index = split.index(unflat(of_var(stage.row), stage.shape), {}, variables)
         if product(inner) == 1:
             at = tensor.at(index)
             if not self._at_row(stage, at):
@@ -610,9 +610,9 @@ class Scheduler:
             number += 1
         fresh = number >= len(stage.passes)
         walk_ = Pass(self._fresh("j", product(inner)), inner) if fresh else stage.passes[number]
-        parts = iter(unflat(_plain(walk_.inner), inner))
+        parts = iter(unflat(of_var(walk_.inner), inner))
         given = {v: ZERO if split.extent(v) == 1 else next(parts) for v in split.inner}
-        index = split.index(unflat(_plain(stage.row), stage.shape), given, variables)
+        index = split.index(unflat(of_var(stage.row), stage.shape), given, variables)
         at = tensor.at(index)
         store = Store(keep.buffer, flat(index, tensor.shape), at)
         if not self._at_row(stage, at) or self._against_memory(stage, walk_.inner, store, tensor):
@@ -632,7 +632,7 @@ class Scheduler:
                 loads, results = _references(values, set())
                 have |= loads | {self._source(x) for x in results}
         element = self._fresh("i", tensor.numel)
-        mapped = Store(store.buffer, _plain(element), tensor.at(unflat(_plain(element), tensor.shape)))
+        mapped = Store(store.buffer, of_var(element), tensor.at(unflat(of_var(element), tensor.shape)))
         walked = traffic(self._accesses(store, have), inner, self.program)
         return traffic(self._accesses(mapped, set()), element, self.program) + LAUNCH < walked
 
@@ -734,10 +734,6 @@ def _windows(c: Contract, tensor: Tensor) -> tuple[int, ...] | None:
     sizes = iter(long)
     spatial = tuple(1 if e == 1 else next(sizes)[1] for e in c.shape[2:])
     return (*[1] * (4 - len(spatial)), *spatial)
-
-
-def _plain(v: Var) -> Int:
-    return ZERO if v.extent == 1 else of_atom(v)
 
 
 def _steps_by_one(index: Int, v: Var) -> bool:

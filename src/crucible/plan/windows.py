@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from crucible.plan.index import ZERO, Int, Var, integer, of_atom
+from crucible.plan.index import Int, Var, integer, of_var
 from crucible.plan.lowering import Lowering, lowers
 from crucible.plan.program import Contract, Index, Pooled, Tensor, flat
 from crucible.plan.value import Condition, Const, Fold, IndexValue, Inside, Masked, Multiple, Op, Value
@@ -23,7 +23,7 @@ POOLED = 16
 def _loop(low: Lowering, kernel: Sequence[int]) -> tuple[tuple[Var, ...], list[Int]]:
     """Variables over a window, and their values (zero for a length of one)."""
     made = [low.fresh("t", integer(k)) for k in kernel]
-    return tuple(v for v in made if v.extent != 1), [ZERO if v.extent == 1 else of_atom(v) for v in made]
+    return tuple(v for v in made if v.extent != 1), [of_var(v) for v in made]
 
 
 def _parameters(low: Lowering, node: Any, rank: int, args: Sequence[Any]) -> list[list[int]]:
