@@ -21,7 +21,7 @@ import torch.utils._pytree as pytree
 from crucible.problem import Problem, import_file, load_problem
 from crucible.prove import watch
 from crucible.race import ceilings, values
-from crucible.race.clock import Clock, CpuMarks, GpuMarks
+from crucible.race.clock import Clock, CpuMarks, GpuMarks, Sample
 from crucible.race.contenders import STEPS, Contender, baseline, why
 from crucible.race.kernels import by_kernel
 from crucible.race.names import EAGER
@@ -158,26 +158,41 @@ class Worker:
 
     def turn(self, message: dict[str, Any]) -> dict[str, Any]:
         """One turn of a round: a timed call for every seed, each on inputs of its own and with a cold cache."""
-        what, training = message["what"], message["what"] == "training"
+        what = message["what"]
         room = self._room(what)  # before the first call, so that none of those that are timed has to ask for memory
+        # A turn's first call through the clock takes longer than those after it: calls that warm up are timed ones too.
         for number in range(message["warm"]):
-            self._once(what, *self._call(message["seeds"][0] + 7 + number, training))
+            self._timed(what, message["seeds"][0] + 7 + number, None)
         times, left, check = [], False, None
         for number, seed in enumerate(message["seeds"]):
-            inputs, cotangents = self._call(seed, training)
-            looked = number == message["check"]
-            keep = functools.partial(self._copies, inputs, training, room) if looked else None
-            self.zero(self.flush)
-            sample = self.clock.sample(functools.partial(self._step, what, inputs, cotangents), keep)
+            sample = self._timed(what, seed, room if number == message["check"] else None)
             times.append(sample.milliseconds)
             left = left or sample.left_threads
-            if looked:
+            if number == message["check"]:
                 check = {"seed": seed, **self._look(sample.kept, self.draw(31))}
-            del sample, inputs, cotangents, keep
-            self._forget()
+            del sample
         del room
         self._release()
         return {"times": times, "threads": left, "check": check, "replaced": self._replaced()}
+
+    def _timed(self, what: str, seed: int, room: dict[str, torch.Tensor] | None) -> Sample:
+        """A call on inputs of its own; with ``room`` a copy of its results is kept."""
+        training = what == "training"
+        inputs, cotangents = self._call(seed, training)
+        keep = functools.partial(self._copies, inputs, training, room) if room is not None else None
+        assert self.contender is not None
+        # A forward pass without anything around it, as a loop of one's own would call it.
+        step = (
+            functools.partial(self._step, what, inputs, cotangents)
+            if training
+            else functools.partial(self.contender.run, *inputs)
+        )
+        self.zero(self.flush)
+        with torch.set_grad_enabled(training):
+            sample = self.clock.sample(step, keep)
+        sample.result = None
+        self._forget()
+        return sample
 
     def kernels(self, message: dict[str, Any]) -> dict[str, Any]:
         """How the time of a call divides among kernels; nothing where the profiler cannot say."""
