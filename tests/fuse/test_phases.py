@@ -57,6 +57,15 @@ MODELS = {
         ["self.deep = nn.ConvTranspose2d(530, 16, 3, stride=2, padding=1)"], "torch.tanh(self.deep(x))",
         [(2, 530, 4, 5)],
     ),
+    # Phases beside each other: in a launch of its own for the input, with statistics; three of them; with others as rows,
+    # so that which elements exist depends on the row; and what is added to them is read where the element goes.
+    "beside": (
+        ["self.deep = nn.ConvTranspose3d(32, 32, 3, stride=2)", "self.norm = nn.GroupNorm(4, 32)",
+         "self.three = nn.ConvTranspose2d(16, 32, (3, 5), stride=(1, 3), padding=1)",
+         "self.rows = nn.ConvTranspose2d(16, 40, (4, 3), stride=2, padding=1)", "self.apart = nn.InstanceNorm2d(40)"],
+        "self.norm(torch.relu(self.deep(x))), self.three(y), self.apart(self.rows(y) + z)",
+        [(2, 32, 5, 6, 8), (2, 16, 9, 17), (2, 40, 18, 33)],
+    ),
     # Wide enough for strips, with and without statistics.
     "strips": (
         ["self.up = nn.ConvTranspose2d(16, 32, 3, stride=2, padding=1, output_padding=1)",
@@ -136,6 +145,9 @@ def test_phases_are_proven(tmp_path, monkeypatch, name):
     reference, fused, _ = fused_contractions(tmp_path, name)
     if name == "strips":
         assert fused.text.count("(launch_strips<") >= 2
+    if name == "beside":
+        for said in ("BESIDE = 2", "BESIDE = 3", "ALIKE = false", "(launch_ready<"):
+            assert said in fused.text
     proven(reference, fused.text, tmp_path)
 
 

@@ -100,7 +100,14 @@ def test_shared_memory_is_counted_as_the_kernels_count_it():
     def dims(values):
         return f"Dims<{', '.join(map(str, values))}>"
 
-    def functor(name, box, f=f):
+    phased = Form((1, 2, 2, 2), (1, 1, 1, 1), (1, 1, 1, 1), (0, -1, -1, -1), True)
+    lines = Form((1, 1, 2, 2), (1, 1, 1, 1), (1, 1, 1, 1), (0, 0, -1, -1), True)
+    together = choose_box(phased, (1, 17, 17, 17), 128, 64, 16, direct=True, phases=8, beside=2)
+    strips = choose_box(lines, (1, 1, 513, 513), 64, 64, 8, direct=True, phases=4, beside=2)
+    assert together is not None and together.pair is not None and strips is not None and strips.pair is not None
+    assert together.pair.ready and together.pair.beside == strips.pair.beside == 2 and strips.pair.landings
+
+    def functor(name, box, f=f, more=""):
         return f"""
 struct {name} {{
   using Box = {dims(box)}; using Kernel = {dims(f.kernel)}; using Stride = {dims(f.stride)};
@@ -108,6 +115,7 @@ struct {name} {{
   static constexpr bool b_direct = true, a_direct = true, boxed = true;
   static constexpr Index CHANNELS = 64;
   struct AAt {{ Index c; bool inside; }}; struct BAt {{ Index c; bool inside; }};
+  {more}
 }};"""
 
     source = f"""
@@ -115,11 +123,14 @@ struct {name} {{
 #include "window_gradient.cuh"
 #include "window_split.cuh"
 #include "window_ready.cuh"
+#include "window_strips.cuh"
 using namespace crucible;
 {functor("Forward", tile.box)}
 {functor("Backward", gradient.box)}
 {functor("Kept", tile.pair.box)}
 {functor("Beside", beside.pair.box, wide)}
+{functor("Together", together.pair.box, phased, "using Inside = void; static constexpr int PHASES = 8, BESIDE = 2;")}
+{functor("Strips_", strips.pair.box, lines, "using Inside = void; static constexpr int PHASES = 4, BESIDE = 2;")}
 {functor("Precise", tile.precise.box)}
 {functor("PreciseBeside", beside.precise.box, wide)}
 extern "C" int precise_bytes() {{ return SplitRoom<{tile.precise.text}, Precise>::shared_bytes; }}
@@ -131,6 +142,10 @@ extern "C" int again_bytes() {{ return Pair<{tile.pair.text("Tf32")}, Kept>::sha
 extern "C" int beside_bytes() {{ return Pair<{beside.pair.text("Half")}, Beside>::shared_bytes; }}
 extern "C" int beside_again_bytes() {{ return Pair<{beside.pair.text("Tf32")}, Beside>::shared_bytes; }}
 extern "C" int beside_columns() {{ return Pair<{beside.pair.text("Half")}, Beside>::N; }}
+extern "C" int together_bytes() {{ return Pair<{together.pair.text("Half")}, Together>::shared_bytes; }}
+extern "C" int together_again_bytes() {{ return Pair<{together.pair.text("Tf32")}, Together>::shared_bytes; }}
+extern "C" int strips_bytes() {{ return Strip<{strips.pair.text("Half")}, Strips_>::shared_bytes; }}
+extern "C" int strips_again_bytes() {{ return Pair<{strips.pair.text("Tf32")}, Strips_>::shared_bytes; }}
 extern "C" int window_bytes() {{ return WindowSizes<{tile.text("Tf32")}, Forward>::shared_bytes; }}
 extern "C" int gradient_bytes() {{ return GradientSizes<{gradient.text()}, Backward>::shared_bytes; }}
 """
@@ -143,6 +158,10 @@ extern "C" int gradient_bytes() {{ return GradientSizes<{gradient.text()}, Backw
         "again_bytes": tile.pair.shared_bytes(f, "Tf32"),
         "beside_bytes": beside.pair.shared_bytes(wide, "Half"), "beside_columns": beside.pair.columns,
         "beside_again_bytes": beside.pair.shared_bytes(wide, "Tf32"),
+        "together_bytes": together.pair.shared_bytes(phased, "Half"),
+        "together_again_bytes": together.pair.shared_bytes(phased, "Tf32"),
+        "strips_bytes": strips.pair.shared_bytes(lines, "Half"),
+        "strips_again_bytes": strips.pair.shared_bytes(lines, "Tf32"),
         "precise_bytes": tile.precise.shared_bytes(f), "precise_beside_bytes": beside.precise.shared_bytes(wide),
         "precise_beside_columns": beside.precise.columns,
     }  # fmt: skip

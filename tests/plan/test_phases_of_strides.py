@@ -50,6 +50,17 @@ def test_no_more_taps_than_a_stride_leaves(kernel: int, padding: int) -> None:
     assert along.taps == -(-kernel // 2) and along.even == (kernel % 2 == 0)
 
 
+@pytest.mark.parametrize(
+    "settings,beside", [((3, 2, 1, 1), 2), ((5, 3, 0, 1), 3), ((3, 2, 0, 3), 1), ((3, 2, 0, 2), 2), ((3, 1, 0, 1), 1)]
+)
+def test_phases_beside_each_other(settings: tuple[int, int, int, int], beside: int) -> None:
+    """As many as the stride, unless a dilation moves one past another."""
+    along = Along(*settings)
+    assert along.beside == beside
+    places = [along.output(3, f) for f in range(beside)]
+    assert places == list(range(places[0], places[0] + beside))
+
+
 def test_a_stride_of_one_is_one_phase() -> None:
     along = Along(3, 1, 2, 2)
     assert (along.taps, along.spacing, along.places(9), along.output(4, 0)) == (3, 2, 9, 4)

@@ -335,11 +335,14 @@ def _phases(parts: Parts, stage: Contraction, phases: Phases) -> list[str]:
     w, name, given = _element(parts, stage)
     lines = ["using Phased = void;  // elements are known by their places"] if name else []
     if phases.inside > 1:
-        lines += ["using Inside = void;  // groups are phases", f"static constexpr int PHASES = {phases.inside};"]
+        sizes = f"PHASES = {phases.inside}, BESIDE = {phases.beside}"
+        lines += ["using Inside = void;  // groups are phases", f"static constexpr int {sizes};"]
     if phases.ragged:
         inside = [w.condition(Inside(value, v.extent), w.top) for v, value in phases.pixels]
+        alike = not any(stage.contract.rows in value.variables() for _, value in phases.pixels)
         lines += [
             "using Ragged = void;  // some places of a phase lie outside the output",
+            f"static constexpr bool ALIKE = {str(alike).lower()};  // the same of all rows",
             f"__device__ __forceinline__ bool exists{name}({given}) const {{",
             *indented(w.top.lines),
             f"  return {' && '.join(inside)};",

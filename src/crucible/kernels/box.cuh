@@ -61,21 +61,21 @@ struct PoolOf<P, typename Named<typename P::Pool>::type> {
   using Window = typename P::Pool;
 };
 
-// A functor of phases knows elements by their places in a box; some may not exist, and phases may lack some of the taps
+// A functor of phases knows elements by their places in a box; some may not exist, alike in all rows or not, and phases may lack some of the taps
 // (as the weights count them).
 template <class P, class = void>
 struct PhasedOf { static constexpr bool phased = false; };
 template <class P>
 struct PhasedOf<P, typename Named<typename P::Phased>::type> { static constexpr bool phased = true; };
 template <class P, class = void>
-struct RaggedOf { static constexpr bool ragged = false; };
+struct RaggedOf { static constexpr bool ragged = false, alike = true; };
 template <class P>
-struct RaggedOf<P, typename Named<typename P::Ragged>::type> { static constexpr bool ragged = true; };
-// Groups that read the same input: phases.
+struct RaggedOf<P, typename Named<typename P::Ragged>::type> { static constexpr bool ragged = true, alike = P::ALIKE; };
+// Groups that read the same input: phases. So many of them, neighbours, have elements of which one lies beside the other.
 template <class P, class = void>
-struct InsideOf { static constexpr int groups = 1; };
+struct InsideOf { static constexpr int groups = 1, beside = 1; };
 template <class P>
-struct InsideOf<P, typename Named<typename P::Inside>::type> { static constexpr int groups = P::PHASES; };
+struct InsideOf<P, typename Named<typename P::Inside>::type> { static constexpr int groups = P::PHASES, beside = P::BESIDE; };
 template <class P, class = void>
 struct TapsOf {
   static constexpr bool sparse = false;
@@ -93,6 +93,7 @@ struct TapsOf<P, typename Named<typename P::Sparse>::type> {
 template <class P>
 struct Taps {
   uint64_t there = 0;
+  Taps() = default;
   __device__ __forceinline__ Taps(const P& p, Index group) {
     static_assert(!TapsOf<P>::sparse || P::Kernel::product <= 64, "a bit for each");
     if (TapsOf<P>::sparse)

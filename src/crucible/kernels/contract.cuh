@@ -107,11 +107,25 @@ struct PlainColumns {
   __device__ __forceinline__ int from(int j) const { return static_cast<int>(threadIdx.x) % 32 + j * 32; }
 };
 
+// Columns may be of several batches, neighbours from z on, and may know which elements exist: the same of all rows.
+template <class C, class = void>
+struct BatchOf {
+  static constexpr bool knows = false;
+  static __device__ __forceinline__ Index at(const C&, Index z, int) { return z; }
+};
+template <class C>
+struct BatchOf<C, typename Named<typename C::Several>::type> {
+  static constexpr bool knows = C::KNOWS;
+  static __device__ __forceinline__ Index at(const C& columns, Index z, int j) { return z + columns.further(j); }
+};
+
 // Whether a lane's column of a row is an element.
 template <class P, class C>
 __device__ __forceinline__ bool is_there(const P& p, Index z, Index m, const C& columns, int r, int j) {
-  if constexpr (RaggedOf<P>::ragged && PhasedOf<P>::phased)
-    return columns.valid(r, j) && p.exists_at(z, m, columns.pixel(r, j, 0), columns.pixel(r, j, 1), columns.pixel(r, j, 2), columns.pixel(r, j, 3));
+  if constexpr (BatchOf<C>::knows)
+    return columns.valid(r, j);
+  else if constexpr (RaggedOf<P>::ragged && PhasedOf<P>::phased)
+    return columns.valid(r, j) && p.exists_at(BatchOf<C>::at(columns, z, j), m, columns.pixel(r, j, 0), columns.pixel(r, j, 1), columns.pixel(r, j, 2), columns.pixel(r, j, 3));
   else if constexpr (RaggedOf<P>::ragged)
     return columns.valid(r, j) && p.exists(z, m, columns.column(r, j));
   else
@@ -121,7 +135,7 @@ template <class P, class C>
 __device__ __forceinline__ accum finish_element(const P& p, Index z, Index m, const C& columns, int r, int j, int split,
                                                 accum value, bool there) {
   if constexpr (PhasedOf<P>::phased)
-    return p.finish_at(z, m, columns.pixel(r, j, 0), columns.pixel(r, j, 1), columns.pixel(r, j, 2), columns.pixel(r, j, 3), split, value,
+    return p.finish_at(BatchOf<C>::at(columns, z, j), m, columns.pixel(r, j, 0), columns.pixel(r, j, 1), columns.pixel(r, j, 2), columns.pixel(r, j, 3), split, value,
                        there && columns.valid(r, j));
   else
     return p.finish(z, m, columns.valid(r, j) ? columns.column(r, j) : 0, split, value, there && columns.valid(r, j));
@@ -132,10 +146,11 @@ __device__ __forceinline__ accum finish_element(const P& p, Index z, Index m, co
 template <int LANES>
 __device__ __forceinline__ accum near_mean(accum mine, int have) {
   accum sum = mine * accum(1.0 / LANES), count = static_cast<accum>(have);
+  if (LANES == 32) count = static_cast<accum>(__popc(__ballot_sync(0xffffffffu, have != 0)));  // one each
 #pragma unroll
   for (int by = LANES / 2; by > 0; by /= 2) {
     sum += __shfl_xor_sync(0xffffffffu, sum, by);
-    count += __shfl_xor_sync(0xffffffffu, count, by);
+    if (LANES < 32) count += __shfl_xor_sync(0xffffffffu, count, by);
   }
   const accum mean = count > 0 ? sum * (accum(LANES) / count) : accum(0);
   return mean - mean == 0 ? mean : accum(0);
@@ -151,7 +166,7 @@ __device__ __forceinline__ accum near_all(const P& p, Index z, Index m, const C&
     const bool there = is_there(p, z, m, columns, r, j);
     if (there) mine = kept[j];
     any |= there;
-    *found += __popc(__ballot_sync(0xffffffffu, there));
+    if (!BatchOf<C>::knows) *found += __popc(__ballot_sync(0xffffffffu, there));
   }
   return near_mean<32>(mine, any);
 }
@@ -231,7 +246,8 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
       for (int r = 0; r < ROWS; ++r) {
         accum near;
         if constexpr (RaggedOf<P>::ragged) {
-          int found = 0;
+          int found = columns.count;
+          if (!BatchOf<C>::knows) found = 0;
           near = near_all(p, z, m + r, columns, r, kept[r], &found);
           if (lane / EVERY == r) size = static_cast<accum>(found);
         } else {

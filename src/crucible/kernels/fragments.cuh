@@ -204,10 +204,10 @@ __device__ __forceinline__ void finish_line(const P& p, Index z, Index first, In
 
 
 // The sums of a box, as many columns apart from row to row as the halo under it is wide. Whether they can be finished in
-// registers: a block of eight columns is of two rows at most, and where windows are pooled, all of one is in one lane.
+// registers: a block of eight columns is of two rows at most, and where windows are pooled, neighbours in one are in one lane.
 template <class Halo, class P>
 __host__ __device__ constexpr bool fragmentary() {
-  return Halo::at(3) >= 8 && (!PoolOf<P>::pooled || (Halo::at(3) % 8 == 0 && PoolOf<P>::Window::at(3) == 2));
+  return Halo::at(3) >= 8 && (!PoolOf<P>::pooled || (Halo::at(3) % 2 == 0 && PoolOf<P>::Window::at(3) == 2));
 }
 
 // A row of the halo, by its number: where its first pixel is stored, from the box's first, and which of its pixels are the box's.
@@ -228,39 +228,55 @@ struct BoxRow {
   }
 };
 
+// The sum that lies so many columns behind a lane's own of block i, element e: in another lane of the four, where that is
+// no multiple of eight.
+template <int COUNT>
+__device__ __forceinline__ float sum_behind(const float (&sums)[COUNT], int i, int columns, int e) {
+  constexpr int LAST = COUNT / 4 - 1;
+  const int block = i + columns / 8, next = block < LAST ? block + 1 : LAST, by = columns % 8 / 2;
+  if (by == 0) return sums[block * 4 + e];
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const float mine = lane % 4 < by ? sums[next * 4 + e] : sums[(block < LAST ? block : LAST) * 4 + e];
+  return __shfl_sync(0xffffffffu, mine, lane / 4 * 4 + (lane + by) % 4);
+}
+
 // The windows of one row's sums: two neighbours of a lane, and what lies below them.
 template <class Halo, bool WHOLE, class P, int COUNT>
 __device__ __forceinline__ void pool_fragments(const P& p, Index z, Index m, bool there, const BoxPlace<P>& place, Index base,
                                                const float (&sums)[COUNT]) {
   using Window = typename PoolOf<P>::Window;
   using Row = BoxRow<Halo, WHOLE, P>;
+  constexpr int WIDE = Halo::at(3);
   Index pools = 0;
 #pragma unroll
   for (int d = 0; d < 4; ++d) pools = pools * (p.extent(d) / Window::at(d)) + place.first[d] / Window::at(d);
 #pragma unroll
-  for (int i = 0; i < COUNT / 4; ++i) {
-    const Row row(i * 8 / Halo::at(3));
-    const int x = i * 8 % Halo::at(3);
-    if (!row.inside() || x >= P::Box::at(3)) continue;
-    if (row.at[0] % Window::at(0) != 0 || row.at[1] % Window::at(1) != 0 || row.at[2] % Window::at(2) != 0) continue;
-    const int pixel = x + static_cast<int>(threadIdx.x) % 4 * 2;
-    // The window's last pixel exists.
-    bool whole = there && pixel + 1 < (WHOLE ? P::Box::at(3) : place.there[3]);
-    if (!WHOLE)
+  for (int i = 0; i < COUNT / 4; ++i)
+    // The row in which the block begins, and the one that begins in it.
 #pragma unroll
-      for (int d = 0; d < 3; ++d) whole = whole && row.at[d] + Window::at(d) <= place.there[d];
-    typename P::Pooling pool;
+    for (int number = i * 8 / WIDE; number * WIDE < i * 8 + 8; ++number) {
+      const Row row(number);
+      const int x = i * 8 - number * WIDE;
+      if (!row.inside() || x >= P::Box::at(3)) continue;
+      if (row.at[0] % Window::at(0) != 0 || row.at[1] % Window::at(1) != 0 || row.at[2] % Window::at(2) != 0) continue;
+      const int pixel = x + static_cast<int>(threadIdx.x) % 4 * 2;
+      // The window's last pixel exists.
+      bool whole = there && pixel >= 0 && pixel + 1 < (WHOLE ? P::Box::at(3) : place.there[3]);
+      if (!WHOLE)
 #pragma unroll
-    for (int k = 0; k < Window::product; ++k) {
-      const int down = (Window::index(k, 0) * Halo::at(1) + Window::index(k, 1)) * Halo::at(2) + Window::index(k, 2);
-      const Index n = base + Row(i * 8 / Halo::at(3) + down).first(p) + pixel + Window::index(k, 3);
-      pool.step(p.pool_in(z, m, P::reads && !whole ? Index(0) : n, sums[(i + down * (Halo::at(3) / 8)) * 4 + Window::index(k, 3)]));
+        for (int d = 0; d < 3; ++d) whole = whole && row.at[d] + Window::at(d) <= place.there[d];
+      typename P::Pooling pool;
+#pragma unroll
+      for (int k = 0; k < Window::product; ++k) {
+        const int down = (Window::index(k, 0) * Halo::at(1) + Window::index(k, 1)) * Halo::at(2) + Window::index(k, 2);
+        const Index n = base + Row(number + down).first(p) + pixel + Window::index(k, 3);
+        pool.step(p.pool_in(z, m, P::reads && !whole ? Index(0) : n, sum_behind(sums, i, down * WIDE, Window::index(k, 3))));
+      }
+      Index to = 0;
+#pragma unroll
+      for (int d = 0; d < 3; ++d) to = to * (p.extent(d) / Window::at(d)) + row.at[d] / Window::at(d);
+      if (whole) p.pool_out(z, m, pools + to * (p.extent(3) / Window::at(3)) + pixel / Window::at(3), pool);
     }
-    Index to = 0;
-#pragma unroll
-    for (int d = 0; d < 3; ++d) to = to * (p.extent(d) / Window::at(d)) + row.at[d] / Window::at(d);
-    if (whole) p.pool_out(z, m, pools + to * (p.extent(3) / Window::at(3)) + pixel / Window::at(3), pool);
-  }
 }
 
 // One warp's rows of a box. Names as above.

@@ -20,7 +20,7 @@
 //   void finish(const L&, Index row, const Acc&) const;
 // and takes two launches: every part of every row, then the rows. Nothing depends on timing.
 //   CRUCIBLE_SLICE_VECTORS   how many vectors a thread of a sliced walk has, all asked for before the first is used
-//   CRUCIBLE_LAST_FIRST      1: slices go from the last to the first, as the end of what was written just before is still
+//   CRUCIBLE_LAST_FIRST      1: slices and kept rows go from the last to the first, as the end of what was written just before is still
 //                            in the cache
 #pragma once
 
@@ -123,9 +123,9 @@ __global__ void __launch_bounds__(ROW_THREADS) row_kernel(const R r) {
 template <int N, class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_keeping_kernel(const R r) {
   extern __shared__ __align__(16) unsigned char row_kept[];
-  const int64_t row = row_of_thread<N>();
+  const int64_t after = row_of_thread<N>(), row = CRUCIBLE_LAST_FIRST ? r.rows() - 1 - after : after;
   accum* const kept = reinterpret_cast<accum*>(row_kept) + threadIdx.x / N * r.kept();
-  if (row < r.rows()) r.keeping(Lanes<N>(), static_cast<Index>(row), kept);
+  if (after < r.rows()) r.keeping(Lanes<N>(), static_cast<Index>(row), kept);
 }
 
 template <int N, class R>

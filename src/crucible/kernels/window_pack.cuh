@@ -21,7 +21,7 @@ struct Warpgroups {
   static constexpr Operands kind = kind_;
   static constexpr int JOIN = JOIN_, SLOTS = SLOTS_, CHUNKS = CHUNKS_, TURN = TURN_, LAND = LAND_;
   static constexpr int BM = PAIR_ROWS, PRODUCERS = 256, CONSUMERS = 256, threads = PRODUCERS + CONSUMERS;
-  static constexpr bool PAIRED = JOIN >= 0, SAMPLES = JOIN == 4;
+  static constexpr bool PAIRED = JOIN >= 0, SAMPLES = JOIN == 4, TOGETHER = true;
   static constexpr int BOXES = PAIRED ? 2 : 1;                 // side by side
   static constexpr int UNIT = kind == Operands::Tf32 ? 4 : 8;  // channels in 16 bytes
   static constexpr int CHANNELS = 2 * UNIT;                    // of a chunk

@@ -20,7 +20,7 @@ struct Ready {
   static constexpr int BOXES = BOXES_, JOIN = JOIN_, SLOTS = SLOTS_, CHUNKS = 0, TURN = TURN_, LAND = 0;
   static constexpr int BM = PAIR_ROWS, PRODUCERS = 128, CONSUMERS = 128 * BOXES, threads = PRODUCERS + CONSUMERS;
   static constexpr int FEW = BOXES == 3 ? 32 : 40, MANY = BOXES == 3 ? 160 : 232;  // registers of producers and consumers
-  static constexpr bool PAIRED = true, SAMPLES = JOIN == 4;
+  static constexpr bool PAIRED = true, SAMPLES = JOIN == 4, TOGETHER = true;
   static constexpr int UNIT = 8, CHANNELS = 2 * UNIT;
 };
 
@@ -28,7 +28,7 @@ struct Ready {
 template <class P>
 struct ReadyInput {
   static_assert(P::Stride::product == 1, "neighbours are multiplied with neighbours");
-  static constexpr int CHUNKS = static_cast<int>((P::CHANNELS + 15) / 16);
+  static constexpr int CHUNKS = static_cast<int>((P::CHANNELS + 15) / 16), PHASES = InsideOf<P>::groups;  // which share it
   Index extents[4];
   int64_t pixels;
   unsigned char* at;
@@ -43,7 +43,7 @@ struct ReadyInput {
   }
   // The first pixel's 16 bytes.
   __device__ __forceinline__ unsigned char* plane(Index z, int chunk, int unit) const {
-    return at + ((static_cast<int64_t>(z) * CHUNKS + chunk) * 2 + unit) * pixels * 16;
+    return at + ((static_cast<int64_t>(z / PHASES) * CHUNKS + chunk) * 2 + unit) * pixels * 16;
   }
 };
 
@@ -51,7 +51,7 @@ struct ReadyInput {
 template <class W, class P>
 int64_t ready_bytes(const P& p) {
   const ReadyInput<P> input(p, nullptr);
-  return Packed::bytes(p) + (static_cast<int64_t>(p.batches()) * ReadyInput<P>::CHUNKS * 2 * input.pixels + Pair<W, P>::Halo::at(3)) * 16;
+  return Packed::bytes(p) + (static_cast<int64_t>(p.batches() / ReadyInput<P>::PHASES) * ReadyInput<P>::CHUNKS * 2 * input.pixels + Pair<W, P>::Halo::at(3)) * 16;
 }
 
 constexpr int READY_THREADS = 256;  // no fewer than a row of a halo has pixels
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(READY_THREADS) ready_input_kernel(const __grid
   if (W::kind == Operands::Half && blockIdx.x == 0) small_channels<READY_THREADS, P>(packed, static_cast<int>(threadIdx.x), by);
   if (blockIdx.x == 0 && threadIdx.x < Pair<W, P>::Halo::at(3))
     *reinterpret_cast<uint4*>(input.plane(p.batches(), 0, 0) + threadIdx.x * 16) = make_uint4(0, 0, 0, 0);
-  const Index z = static_cast<Index>(blockIdx.x / parts);
+  const Index z = static_cast<Index>(blockIdx.x / parts) * ReadyInput<P>::PHASES;
   const int64_t pixel = static_cast<int64_t>(blockIdx.x % parts) * READY_THREADS + threadIdx.x;
   const bool there = pixel < input.pixels;
   Index rest = there ? static_cast<Index>(pixel) : 0, place[4];
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(READY_THREADS) ready_input_kernel(const __grid
   const typename P::BAt from = p.b_at(z, place[0], place[1], place[2], place[3]);
   const bool inside = there && from.inside;
   bool bad = false;
-#pragma unroll 1
+#pragma unroll 2
   for (int chunk = 0; chunk < ReadyInput<P>::CHUNKS; ++chunk) {
     float v[2][8];
 #pragma unroll
@@ -88,20 +88,9 @@ __global__ void __launch_bounds__(READY_THREADS) ready_input_kernel(const __grid
     }
 #pragma unroll
     for (int unit = 0; unit < 2; ++unit) {
-      float (&x)[8] = v[unit];
-      uint4 word;
-      if constexpr (W::kind == Operands::Half) {
-        float largest = 0;
-#pragma unroll
-        for (int e = 0; e < 8; ++e) {
-          x[e] *= by;
-          largest = fmaxf(largest, fabsf(x[e]));
-        }
-        bad |= watched(largest);
-        word = make_uint4(pack_half(x[0], x[1]), pack_half(x[2], x[3]), pack_half(x[4], x[5]), pack_half(x[6], x[7]));
-      } else {
-        word = make_uint4(pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7]));
-      }
+      float largest = 0;
+      const uint4 word = round_unit<W::kind>(v[unit], by, largest);
+      if (W::kind == Operands::Half) bad |= watched(largest);
       if (there) *reinterpret_cast<uint4*>(input.plane(z, chunk, unit) + pixel * 16) = word;
     }
   }
@@ -113,7 +102,7 @@ __global__ void __launch_bounds__(READY_THREADS) ready_input_kernel(const __grid
 // One warp: the rows of the halo under a tile, a chunk of their channels, and the weights for it.
 template <class W, class P>
 __device__ __forceinline__ void fetch_pairs(const P& p, PairTiles<W, P>& tiles, const ReadyInput<P>& input, const unsigned char* weights,
-                                            unsigned ring, unsigned full, unsigned empty) {
+                                            int64_t further, unsigned ring, unsigned full, unsigned empty) {
   using H = Pair<W, P>;
   using Halo = typename H::Halo;
   constexpr int SAMPLES = W::SAMPLES ? W::BOXES : 1, ROWS = Halo::at(0) * Halo::at(1) * Halo::at(2), COPIES = SAMPLES * 2 * ROWS;
@@ -129,7 +118,7 @@ __device__ __forceinline__ void fetch_pairs(const P& p, PairTiles<W, P>& tiles, 
       barrier_wait(empty + slot * 8, parity);
       if (lane == 0) {
         barrier_expect(come, H::STREAMED + COPIES * ROW_BYTES);
-        bulk_copy(to + (H::SLOT_BYTES - H::STREAMED), weights + int64_t(chunk) * H::STREAMED, H::STREAMED, come);
+        copy_weights<H>(to + (H::SLOT_BYTES - H::STREAMED), weights, further, chunk, come);
       }
       __syncwarp();
 #pragma unroll 1
@@ -178,10 +167,11 @@ __global__ void __launch_bounds__(W::threads, 1) ready_kernel(const __grid_const
   PairTiles<W, P> tiles(p);
   if (warp >= W::CONSUMERS / 32) {
     registers_down<W::FEW>();
-    const int64_t tile = tiles.group * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + tiles.tile_m;
-    const unsigned char* const weights = packed.weights<W>() + tile * ReadyInput<P>::CHUNKS * H::STREAMED;
+    const int64_t rows = (p.rows() + PAIR_ROWS - 1) / PAIR_ROWS, tile = tiles.group * rows + tiles.tile_m;
+    constexpr int EACH = ReadyInput<P>::CHUNKS * H::TAPS * TAP_BYTES;
+    const unsigned char* const weights = packed.weights<W>() + tile * EACH;
     if (warp == W::CONSUMERS / 32)
-      fetch_pairs<W>(p, tiles, ReadyInput<P>(p, workspace), weights, shared_address(ready_shared), full, empty);
+      fetch_pairs<W>(p, tiles, ReadyInput<P>(p, workspace), weights, rows * EACH, shared_address(ready_shared), full, empty);
   } else {
     registers_up<W::MANY>();
     multiply_pairs<W>(p, packed, tiles, nullptr, ready_shared, stages, full, empty, 0, warp);
@@ -199,12 +189,12 @@ cudaError_t launch_ready(const P& p, void* workspace, cudaStream_t stream) {
   cudaError_t refused = pack_rows<W>(p, workspace, &processors, stream);
   if (refused == cudaSuccess) refused = allow_shared(ready_kernel<W, P>, H::shared_bytes);
   if (refused != cudaSuccess) return refused;
-  const int64_t parts = (ReadyInput<P>(p, nullptr).pixels + READY_THREADS - 1) / READY_THREADS, batches = p.batches();
+  const int64_t parts = (ReadyInput<P>(p, nullptr).pixels + READY_THREADS - 1) / READY_THREADS, batches = p.batches() / ReadyInput<P>::PHASES;
   if (parts > 0x7fffffff / batches) return cudaErrorInvalidValue;
   ready_input_kernel<W><<<static_cast<unsigned>(parts * batches), READY_THREADS, 0, stream>>>(p, workspace, static_cast<unsigned>(parts));
   refused = cudaGetLastError();
   if (refused != cudaSuccess) return refused;
-  const int64_t kinds = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS);
+  const int64_t kinds = p.groups() / H::BESIDE * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS);
   const int64_t blocks = processors >= kinds ? processors / kinds * kinds : kinds;
   ready_kernel<W><<<static_cast<unsigned>(blocks), W::threads, H::shared_bytes, stream>>>(p, workspace);
   refused = cudaGetLastError();

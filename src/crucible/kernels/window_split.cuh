@@ -29,7 +29,7 @@ struct Split {
   static constexpr int JOIN = JOIN_, SLOTS = SLOTS_, PIECE = PIECE_, HELD = HELD_, LAND = LAND_, CHUNKS = 0, TURN = 1;
   static constexpr int BM = PAIR_ROWS, PRODUCERS = 128, CONSUMERS = 256, threads = PRODUCERS + CONSUMERS;
   static constexpr int BOXES = 2;
-  static constexpr bool PAIRED = true, SAMPLES = JOIN == 4;
+  static constexpr bool PAIRED = true, SAMPLES = JOIN == 4, TOGETHER = false;
   static constexpr int UNIT = 4, CHANNELS = 2 * UNIT;
   // Of a thread. Together what three warpgroups begin with: who asked for more would wait for ever.
   static constexpr int PRODUCER_REGISTERS = 104, CONSUMER_REGISTERS = 200;

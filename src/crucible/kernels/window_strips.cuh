@@ -5,6 +5,8 @@
 // four others round it and store it as [8 channels][pixel][channel] in a ring of whole lines. Two or three warpgroups
 // take output lines in turn: for every tap one instruction for each 16 channels multiplies 64 output channels by the
 // strip's pixels. A tap is a shift in a line, or another line of the ring. While one warpgroup stores, another multiplies.
+// Phases whose elements lie beside each other are computed by the same warpgroup, one after another, and their sums go
+// through shared memory, from where whole lines of the output are stored.
 // For windows one wide in the first two dimensions, with strides of one, and an input that is memory as it is.
 // Operands: kinds Half and Native, as in window_wgmma.cuh; what half cannot hold is done again by that file's kernel.
 // Memory: 1.02 to 1.1 times the input, the output once, for each 64 output channels.
@@ -45,7 +47,10 @@ struct Strip {
   static constexpr int LANDING_BYTES = W::UNIT * LANDED * static_cast<int>(sizeof(scalar));
   // Phases of one convolution share the lines of its input, and their elements lie beside each other: a block has them all.
   static constexpr int PHASES = InsideOf<P>::groups, PHASE_BYTES = W::CHUNKS * TAPS * TAP_BYTES, KEPT_BYTES = PHASES * PHASE_BYTES;
-  static constexpr int shared_bytes = KEPT_BYTES + W::SLOTS * SLOT_BYTES + W::LANDINGS * LANDING_BYTES +
+  // Of these, those whose elements lie beside each other, and a warp's room for four rows of them.
+  static constexpr int BESIDE = InsideOf<P>::beside, STAGE_PITCH = beside_pitch(BESIDE * N);
+  static constexpr int STAGE_BYTES = BESIDE > 1 ? W::CONSUMERS / 32 * 4 * STAGE_PITCH * 4 : 0;
+  static constexpr int shared_bytes = KEPT_BYTES + W::SLOTS * SLOT_BYTES + W::LANDINGS * LANDING_BYTES + STAGE_BYTES +
                                       (2 * W::SLOTS + 2 * W::LANDINGS + 1) * 8 + 112;
   static_assert(P::Kernel::at(0) == 1 && P::Kernel::at(1) == 1 && P::Stride::product == 1, "a window that marches");
   static_assert(P::Box::at(0) * P::Box::at(1) * P::Box::at(2) == 1 && P::Box::at(3) % 8 == 0, "a line");
@@ -251,7 +256,8 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0), lane = static_cast<int>(threadIdx.x) % 32;
   unsigned char* const ring = strip_shared + S::KEPT_BYTES;
   unsigned char* const landings = ring + W::SLOTS * S::SLOT_BYTES;
-  const unsigned full = shared_address(landings + W::LANDINGS * S::LANDING_BYTES), empty = full + W::SLOTS * 8;
+  unsigned char* const stages = landings + W::LANDINGS * S::LANDING_BYTES;
+  const unsigned full = shared_address(stages + S::STAGE_BYTES), empty = full + W::SLOTS * 8;
   const unsigned landed = empty + W::SLOTS * 8, free = landed + W::LANDINGS * 8, kept = free + W::LANDINGS * 8;
   if (threadIdx.x == 0) {
     for (int i = 0; i < W::SLOTS; ++i) {
@@ -326,12 +332,13 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
   } else {
     registers_up<W::UP>();
     const int which = warp / 4;
-    float sums[S::N / 2];
+    float sums[S::BESIDE][S::N / 2];
     const uint64_t kept_at = lines_at(shared_address(strip_shared), TAP_BYTES / 2), b = lines_at(shared_address(ring) + S::LEAD * 16, S::UNIT_BYTES);
     barrier_wait(kept, 0);
     if (which == W::WARPGROUPS - 1) turn_give(1);
     // Lines of the ring are counted from the block's first: `base` is that of the stretch's, and what lies before `released`
-    // this warp no longer needs. The warpgroups take phases of lines in turn, `done` counts them.
+    // this warp no longer needs. The warpgroups take phases of lines in turn, `done` counts their turns.
+    constexpr int TURNS = S::PHASES / S::BESIDE;
     unsigned base = 0, released = 0, done = 0;
     const auto acquire = [&](unsigned line) { barrier_wait(full + line % W::SLOTS * 8, line / W::SLOTS & 1); };
     const auto release = [&](unsigned line) {
@@ -342,12 +349,12 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
       const Index left = lines.strip * P::Box::at(3), rest = p.extent(3) - left;
       const int there = rest < S::N ? static_cast<int>(rest) : S::N;
 #pragma unroll 1
-      for (Index i = (which + W::WARPGROUPS - done % W::WARPGROUPS) % W::WARPGROUPS; i < lines.count * S::PHASES; i += W::WARPGROUPS) {
-        const Index l = i / S::PHASES, group = lines.group + i % S::PHASES;
-        const Taps<P> taps(p, group);
-        const Exponents exponents(packed.rows + (group * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + lines.tile_m) * PAIR_ROWS + warp % 4 * 16,
-                                  W::kind == Operands::Half ? packed.input() : 0);
-        const uint64_t a = kept_at + i % S::PHASES * (S::PHASE_BYTES / 16);
+      for (Index i = (which + W::WARPGROUPS - done % W::WARPGROUPS) % W::WARPGROUPS; i < lines.count * TURNS; i += W::WARPGROUPS) {
+        const Index l = i / TURNS, phase = i % TURNS * S::BESIDE, group = lines.group + phase;
+        Taps<P> taps[S::BESIDE];
+#pragma unroll
+        for (int beside = 0; beside < S::BESIDE; ++beside) taps[beside] = Taps<P>(p, group + beside);
+        const uint64_t a = kept_at + phase * (S::PHASE_BYTES / 16);
         turn_wait(1 + which);
 #pragma unroll
         for (int down = 0; down < S::DOWN; ++down) {
@@ -356,34 +363,47 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
           const uint64_t from = b + line % W::SLOTS * (S::SLOT_BYTES / 16);
           wgmma_begin();
 #pragma unroll
-          for (int across = 0; across < S::ACROSS; ++across)
+          for (int beside = 0; beside < S::BESIDE; ++beside)
 #pragma unroll
-            for (int chunk = 0; chunk < W::CHUNKS; ++chunk)
-              if (taps.has(down * S::ACROSS + across))
-                Wgmma<S::N, W::kind>::multiply(sums, a + (chunk * S::TAPS + down * S::ACROSS + across) * (TAP_BYTES / 16),
-                                               from + (chunk * 2 * (S::UNIT_BYTES / 16) + across * P::Dilation::at(3)),
-                                               chunk != 0 || !taps.first(down * S::ACROSS + across));
+            for (int across = 0; across < S::ACROSS; ++across)
+#pragma unroll
+              for (int chunk = 0; chunk < W::CHUNKS; ++chunk)
+                if (taps[beside].has(down * S::ACROSS + across))
+                  Wgmma<S::N, W::kind>::multiply(sums[beside], a + ((beside * W::CHUNKS + chunk) * S::TAPS + down * S::ACROSS + across) * (TAP_BYTES / 16),
+                                                 from + (chunk * 2 * (S::UNIT_BYTES / 16) + across * P::Dilation::at(3)),
+                                                 chunk != 0 || !taps[beside].first(down * S::ACROSS + across));
         }
         wgmma_end();
         turn_give(1 + (which + 1) % W::WARPGROUPS);
         wgmma_wait<0>();
-        settle(sums);
-        if (taps.none()) clear(sums);
+#pragma unroll
+        for (int beside = 0; beside < S::BESIDE; ++beside) {
+          settle(sums[beside]);
+          if (taps[beside].none()) clear(sums[beside]);
+        }
         __syncwarp();
         // What this warpgroup's next line does not need; but no line that it has not seen, and not the stretch's last, for
         // which it waits below: a slot that is given back may have been filled again.
-        const Index next = (i + W::WARPGROUPS) / S::PHASES, after = l + S::REACH + 1;
+        const Index next = (i + W::WARPGROUPS) / TURNS, after = l + S::REACH + 1;
         const unsigned seen = base + static_cast<unsigned>(next < after ? next : after);
         const unsigned last = base + static_cast<unsigned>(lines.count) + S::REACH - 1;
         release(seen < last ? seen : last);
         const Index first = lines.tile_m * PAIR_ROWS + warp % 4 * 16;
-        if constexpr (W::kind == Operands::Half) unscale<S::N / 8>(sums, exponents);
+        if constexpr (W::kind == Operands::Half)
+#pragma unroll
+          for (int beside = 0; beside < S::BESIDE; ++beside)
+            unscale<S::N / 8>(sums[beside], Exponents(packed.rows + ((group + beside) * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + lines.tile_m) * PAIR_ROWS + warp % 4 * 16,
+                                                      packed.input()));
         const Index line = (lines.outer[0] * p.extent(1) + lines.outer[1]) * p.extent(2) + lines.first + l;
         const Index box = line * lines.strips + lines.strip;
         const Index at[4] = {lines.outer[0], lines.outer[1], lines.first + l, left};
-        finish_line<P::Box::at(3)>(p, lines.batch + i % S::PHASES, first, box, line * p.extent(3) + left, at, left > 0, there, sums);
+        if constexpr (S::BESIDE > 1)
+          finish_beside<Dims<1, 1, 1, S::N>, S::STAGE_PITCH>(p, lines.batch + phase, first, box, BoxPlace<P>(at, {1, 1, 1, rest < P::Box::at(3) ? there : P::Box::at(3)}),
+                                                             sums, reinterpret_cast<float*>(stages) + warp * 4 * S::STAGE_PITCH);
+        else
+          finish_line<P::Box::at(3)>(p, lines.batch + phase, first, box, line * p.extent(3) + left, at, left > 0, there, sums[0]);
       }
-      base += static_cast<unsigned>(lines.count) + S::REACH, done += static_cast<unsigned>(lines.count) * S::PHASES;
+      base += static_cast<unsigned>(lines.count) + S::REACH, done += static_cast<unsigned>(lines.count) * TURNS;
       acquire(base - 1);
       __syncwarp();
       release(base);

@@ -11,6 +11,8 @@
 // warpgroups take boxes alternately, so that one stores while the other multiplies. Else they come with each chunk by a
 // bulk copy, and to share them the warpgroups take two boxes side by side (JOIN >= 0), or the same box of two samples
 // (JOIN = 4), and turns, TURN chunks each.
+// Phases whose elements lie beside each other are computed together, each with sums of its own, and go through shared
+// memory, from where neighbouring lanes store neighbours.
 //
 // Operands: half has the 11 bits of tf32 at twice the rate, but not its range. In kind Half the weights are scaled by a
 // power of two for each output channel and the input by one chosen from a sample of it, and the block watches: a number
@@ -25,15 +27,18 @@
 #if CRUCIBLE_HOPPER
 namespace crucible {
 
+// Floats from a row to the next where so many columns of several phases are staged: a quarter of a warp stores to two rows.
+__host__ __device__ constexpr int beside_pitch(int columns) { return (columns + 31) / 32 * 32 + 16; }
+
 // A box, or two, and the halo. Places in the halo count residue by residue.
 template <class W, class P>
 struct Pair {
   __host__ __device__ static constexpr int box(int d) { return P::Box::at(d) * (d == W::JOIN ? W::BOXES : 1); }
   __host__ __device__ static constexpr int halo(int d) { return halo_extent<P>(d, box(d)); }
-  // Of a residue; rows that are pooled in pairs begin with eight columns of their own.
+  // Of a residue; where neighbours are pooled, rows begin with one that has its neighbour behind it.
   __host__ __device__ static constexpr int each(int d) {
     const int own = (halo(d) - 1) / P::Stride::at(d) + 1;
-    return d == 3 && PoolOf<P>::pooled && PoolOf<P>::Window::at(3) == 2 ? (own + 7) / 8 * 8 : own;
+    return d == 3 && PoolOf<P>::pooled && PoolOf<P>::Window::at(3) == 2 ? own + own % 2 : own;
   }
   using Halo = Dims<each(0), each(1), each(2), each(3)>;
   static constexpr int RESIDUES = P::Stride::product, PLACES = RESIDUES * Halo::product * (W::SAMPLES ? W::BOXES : 1);
@@ -72,12 +77,12 @@ struct Pair {
   // could take the phase before last of its barrier for the one it needs.
   static constexpr bool TURNS = !W::PAIRED || W::TURN > 0;
   static constexpr int TURN = W::TURN > 0 ? W::TURN : 1;
-  static constexpr int TAPS = P::Kernel::product;
-  static constexpr int HALO_BYTES = 2 * ROOM * 16, STREAMED = W::CHUNKS > 0 ? 0 : TAPS * TAP_BYTES;
+  static constexpr int TAPS = P::Kernel::product, BESIDE = W::TOGETHER ? InsideOf<P>::beside : 1;
+  static constexpr int HALO_BYTES = 2 * ROOM * 16, STREAMED = W::CHUNKS > 0 ? 0 : BESIDE * TAPS * TAP_BYTES;
   static constexpr int SLOT_BYTES = (HALO_BYTES + 127) / 128 * 128 + STREAMED;
-  static constexpr int KEPT_BYTES = W::CHUNKS * TAPS * TAP_BYTES;
-  static constexpr bool FRAGMENTS = fragmentary<Halo, P>();
-  static constexpr int STAGE_PITCH = (BN + 23) / 32 * 32 + 8, STAGE_BYTES = FRAGMENTS ? 0 : W::CONSUMERS / 32 * 4 * STAGE_PITCH * 4;
+  static constexpr int KEPT_BYTES = W::CHUNKS * BESIDE * TAPS * TAP_BYTES;
+  static constexpr bool FRAGMENTS = BESIDE == 1 && fragmentary<Halo, P>();
+  static constexpr int STAGE_PITCH = BESIDE > 1 ? beside_pitch(BESIDE * N) : (BN + 23) / 32 * 32 + 8, STAGE_BYTES = FRAGMENTS ? 0 : W::CONSUMERS / 32 * 4 * STAGE_PITCH * 4;
   static constexpr int shared_bytes = KEPT_BYTES + W::SLOTS * SLOT_BYTES + STAGE_BYTES + W::LAND * 1024 + (2 * W::SLOTS + 1) * 8 + 112;
 };
 
@@ -91,8 +96,9 @@ struct PairTiles {
   Index numbers[4], at[5], step[5];
 
   __device__ __forceinline__ explicit PairTiles(const P& p) {
-    const Index tiles = (p.rows() + PAIR_ROWS - 1) / PAIR_ROWS, kinds = tiles * p.groups(), kind = static_cast<Index>(blockIdx.x) % kinds;
-    group = kind / tiles, tile_m = kind % tiles;
+    const Index tiles = (p.rows() + PAIR_ROWS - 1) / PAIR_ROWS, kinds = tiles * (p.groups() / H::BESIDE);
+    const Index kind = static_cast<Index>(blockIdx.x) % kinds;
+    group = kind / tiles * H::BESIDE, tile_m = kind % tiles;
     Index first = static_cast<Index>(blockIdx.x) / kinds, by = static_cast<Index>(gridDim.x) / kinds;
     Index count = samples(p);
 #pragma unroll
@@ -135,6 +141,23 @@ __device__ __forceinline__ bool watched(float& largest) {
   const bool small = most < __float_as_uint(HALF_SMALL) && most != 0 && __popc(__ballot_sync(0xffffffffu, largest > 0.0f)) > 3;
   largest = 0.0f;
   return small || most > __float_as_uint(HALF_LIMIT);
+}
+
+// 16 bytes of channels. In kind Half they are scaled, and the largest number so far is noted.
+template <Operands kind>
+__device__ __forceinline__ uint4 round_unit(float* x, float by, float& largest) {
+  if constexpr (kind == Operands::Tf32) {
+    return make_uint4(round_tf32(x[0]), round_tf32(x[1]), round_tf32(x[2]), round_tf32(x[3]));
+  } else if constexpr (kind == Operands::Half) {
+#pragma unroll
+    for (int e = 0; e < 8; ++e) {
+      x[e] *= by;
+      largest = fmaxf(largest, fabsf(x[e]));
+    }
+    return make_uint4(pack_half(x[0], x[1]), pack_half(x[2], x[3]), pack_half(x[4], x[5]), pack_half(x[6], x[7]));
+  } else {
+    return make_uint4(pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7]));
+  }
 }
 
 // A channel that is small everywhere may have large weights: raises the flag.
@@ -180,6 +203,14 @@ __device__ __forceinline__ void unscale(float (&sums)[COUNT], const Exponents& e
       }
     }
   }
+}
+
+// A chunk's weights of each phase; they lie so many bytes apart.
+template <class H>
+__device__ __forceinline__ void copy_weights(unsigned to, const unsigned char* weights, int64_t further, int chunk, unsigned come) {
+  constexpr int BYTES = H::TAPS * TAP_BYTES;
+#pragma unroll
+  for (int b = 0; b < H::BESIDE; ++b) bulk_copy(to + b * BYTES, weights + b * further + int64_t(chunk) * BYTES, BYTES, come);
 }
 
 // Places behind the halo that are read with it, for sums that nobody wants, have zeros: what lay there before may be anything.
@@ -264,20 +295,7 @@ struct PairProducer {
     const int q = thread() + pixel * W::PRODUCERS;
 #pragma unroll
     for (int unit = 0; unit < 2; ++unit) {
-      float* const x = v + unit * W::UNIT;
-      uint4 word;
-      if constexpr (W::kind == Operands::Tf32) {
-        word = make_uint4(round_tf32(x[0]), round_tf32(x[1]), round_tf32(x[2]), round_tf32(x[3]));
-      } else if constexpr (W::kind == Operands::Half) {
-#pragma unroll
-        for (int e = 0; e < 8; ++e) {
-          x[e] *= by;
-          largest[unit] = fmaxf(largest[unit], fabsf(x[e]));
-        }
-        word = make_uint4(pack_half(x[0], x[1]), pack_half(x[2], x[3]), pack_half(x[4], x[5]), pack_half(x[6], x[7]));
-      } else {
-        word = make_uint4(pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7]));
-      }
+      const uint4 word = round_unit<W::kind>(v + unit * W::UNIT, by, largest[unit]);
       if (q < H::PLACES) *reinterpret_cast<uint4*>(slot + (unit * H::ROOM + q) * 16) = word;
     }
   }
@@ -418,22 +436,123 @@ __device__ __forceinline__ void finish_box(const P& p, Index z, Index first, Ind
 #endif
 
 #if CRUCIBLE_HAS_WGMMA
-// One warp's 16 rows of one of a tile's boxes, if there is such a box.
+// The columns of a box of several phases that a lane finishes, the phases of a pixel beside each other: every 32nd.
+template <class Halo, class P>
+struct BesideColumns {
+  using Several = void;
+  using Box = typename P::Box;
+  static constexpr int BESIDE = InsideOf<P>::beside, EACH = (BESIDE * Box::product + 31) / 32;
+  static constexpr bool LINE = Box::product == Box::at(3), KNOWS = RaggedOf<P>::alike;
+  static_assert(Box::product < 256 && EACH <= 32, "a byte for each number of a pixel, a bit for each column");
+  const BoxPlace<P>& place;
+  Index tile;
+  int count;
+  unsigned exists = 0, pixels[LINE ? 1 : EACH];  // four bytes each
+
+  static __device__ __forceinline__ int at(int j) { return static_cast<int>(threadIdx.x) % 32 + j * 32; }
+  static __device__ __forceinline__ int number(int j) {
+    return 32 % BESIDE == 0 ? static_cast<int>(threadIdx.x) % 32 / BESIDE + j * (32 / BESIDE) : at(j) / BESIDE;
+  }
+  __device__ __forceinline__ BesideColumns(const P& p, Index z, const BoxPlace<P>& of, Index box) : place(of), tile(box) {
+#pragma unroll
+    for (int j = 0; j < EACH; ++j) {
+      if (!LINE) pixels[j] = Box::index(number(j), 0) | Box::index(number(j), 1) << 8 | Box::index(number(j), 2) << 16 | Box::index(number(j), 3) << 24;
+      bool there = place.exists(number(j));
+      if constexpr (RaggedOf<P>::ragged && KNOWS)
+        there = there && p.exists_at(z + further(j), 0, of.first[0] + in(j, 0), of.first[1] + in(j, 1), of.first[2] + in(j, 2), of.first[3] + in(j, 3));
+      exists |= unsigned(there) << j;
+    }
+    count = P::statistics ? static_cast<int>(__reduce_add_sync(0xffffffffu, __popc(exists))) : 0;
+  }
+  // Which of the phases it is, its pixel, and where it is staged.
+  static __device__ __forceinline__ Index further(int j) { return 32 % BESIDE == 0 ? static_cast<int>(threadIdx.x) % BESIDE : at(j) % BESIDE; }
+  __device__ __forceinline__ int in(int j, int d) const { return LINE ? (d == 3 ? number(j) : 0) : static_cast<int>(pixels[j] >> 8 * d & 255u); }
+  __device__ __forceinline__ int from(int j) const {
+    int place_in = 0;
+#pragma unroll
+    for (int d = 0; d < 4; ++d) place_in += in(j, d) * Halo::pitch(d);
+    return (number(j) < Box::product ? place_in : 0) * BESIDE + static_cast<int>(further(j));
+  }
+  __device__ __forceinline__ bool valid(int, int j) const { return exists >> j & 1u; }
+  __device__ __forceinline__ Index column(int, int) const { return 0; }
+  __device__ __forceinline__ Index pixel(int r, int j, int d) const {
+    return place.first[d] + (Box::at(d) > 1 && (!P::reads || valid(r, j)) ? in(j, d) : 0);
+  }
+};
+
+// One warp's 16 rows of a box, of so many phases from batch z on.
+template <class Halo, int PITCH, class P, int BESIDE, int COUNT>
+__device__ __forceinline__ void finish_beside(const P& p, Index z, Index first, Index box, const BoxPlace<P>& place,
+                                              const float (&sums)[BESIDE][COUNT], float* stage) {
+  using Columns = BesideColumns<Halo, P>;
+  constexpr int EACH = Columns::EACH, ROWS = EACH > 8 ? 1 : EACH > 4 ? 2 : 4;
+  static_assert(!P::statistics || P::group == 0, "statistics are of all columns");
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const Index rows = p.rows();
+  const Columns columns(p, z, place, box);
+#pragma unroll
+  for (int h = 0; h < 2; ++h)
+#pragma unroll 1
+    for (int part = 0; part < 2; ++part) {
+      __syncwarp();
+      if (lane / 16 == part) {
+        float* const to = stage + lane % 16 / 4 * PITCH + lane % 4 * (2 * BESIDE);
+#pragma unroll
+        for (int j = 0; j < COUNT / 4; ++j)
+          if constexpr (BESIDE == 2) {
+            *reinterpret_cast<float4*>(to + j * 16) =
+                make_float4(sums[0][4 * j + 2 * h], sums[1][4 * j + 2 * h], sums[0][4 * j + 2 * h + 1], sums[1][4 * j + 2 * h + 1]);
+          } else {
+#pragma unroll
+            for (int b = 0; b < BESIDE; ++b)
+              to[j * 8 * BESIDE + b] = sums[b][4 * j + 2 * h], to[(j * 8 + 1) * BESIDE + b] = sums[b][4 * j + 2 * h + 1];
+          }
+      }
+      __syncwarp();
+#pragma unroll 1
+      for (int r = 0; r < 4; r += ROWS) {
+        float values[ROWS][EACH];
+#pragma unroll
+        for (int i = 0; i < ROWS; ++i)
+#pragma unroll
+          for (int j = 0; j < EACH; ++j) values[i][j] = stage[(r + i) * PITCH + columns.from(j)];
+        const Index m = first + h * 8 + part * 4 + r;
+        if (m >= rows) continue;
+        finish_values(p, z, m, rows, columns, 0, values);
+        // The first phase's statistics are those of all.
+        if constexpr (P::statistics)
+          for (int i = lane; i < ROWS * (BESIDE - 1); i += 32)
+            if (m + i % ROWS < rows) p.sink(z + 1 + i / ROWS, m + i % ROWS, box, 0, 0, 0);
+      }
+    }
+}
+
+// One of a tile's boxes, by its number and its batch, if there is such a box.
+template <class W, class P>
+struct PairBox {
+  Index box = 0, z, first;
+  bool there;
+  __device__ __forceinline__ PairBox(const P& p, const PairTiles<W, P>& tiles, int which)
+      : z(tiles.batch(p, W::SAMPLES ? which : 0)), first(tiles.tile_m * PAIR_ROWS + static_cast<int>(threadIdx.x) / 32 % 4 * 16),
+        there(tiles.exists(p, which)) {
+#pragma unroll
+    for (int d = 0; d < 4; ++d) {
+      const Index n = (p.extent(d) - 1) / P::Box::at(d) + 1;
+      const Index i = tiles.at[d + 1] * (d == W::JOIN ? W::BOXES : 1) + (d == W::JOIN ? which : 0);
+      there = there && i < n;
+      box = box * n + i;
+    }
+  }
+};
+
+// One warp's 16 rows of it.
 template <class W, class P, int COUNT>
 __device__ __forceinline__ void finish_pair(const P& p, const PairTiles<W, P>& tiles, int which, const Exponents& exponents,
                                             const PairLanes<W, P>& lanes, float (&sums)[COUNT], float* stage) {
   using H = Pair<W, P>;
-  Index box = 0;
-  bool there = tiles.exists(p, which);
-#pragma unroll
-  for (int d = 0; d < 4; ++d) {
-    const Index n = (p.extent(d) - 1) / P::Box::at(d) + 1;
-    const Index i = tiles.at[d + 1] * (d == W::JOIN ? W::BOXES : 1) + (d == W::JOIN ? which : 0);
-    there = there && i < n;
-    box = box * n + i;
-  }
-  if (!there) return;
-  const Index z = tiles.batch(p, W::SAMPLES ? which : 0), first = tiles.tile_m * PAIR_ROWS + static_cast<int>(threadIdx.x) / 32 % 4 * 16;
+  const PairBox<W, P> of(p, tiles, which);
+  if (!of.there) return;
+  const Index z = of.z, first = of.first, box = of.box;
   if constexpr (W::kind == Operands::Half || W::kind == Operands::Split) unscale<H::N / 8>(sums, exponents);
   const BoxPlace<P> place(p, box);
   if constexpr (H::FRAGMENTS)
@@ -453,16 +572,21 @@ __device__ __forceinline__ void multiply_pairs(const P& p, const Packed& packed,
   constexpr int GROUPS = W::CONSUMERS / 128;
   const int which = warp / 4, lane = static_cast<int>(threadIdx.x) % 32, next = which + 1 < GROUPS ? which + 1 : 0;
   const int chunks = static_cast<int>((P::CHANNELS + W::CHANNELS - 1) / W::CHANNELS);
-  float sums[H::N / 2];
+  float sums[H::BESIDE][H::N / 2];
   if (W::CHUNKS > 0) barrier_wait(kept, 0);
   int slot = 0;
   unsigned parity = 0;
   if (H::TURNS && next == 0) turn_give(1);
   float* const stage = reinterpret_cast<float*>(stages) + warp * 4 * H::STAGE_PITCH;
   const PairLanes<W, P> lanes(p);
-  const Taps<P> taps(p, tiles.group);
-  const Exponents exponents(packed.rows + (tiles.group * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + tiles.tile_m) * PAIR_ROWS + warp % 4 * 16,
-                            W::kind == Operands::Half ? packed.input() : 0);
+  Taps<P> taps[H::BESIDE];
+#pragma unroll
+  for (int b = 0; b < H::BESIDE; ++b) taps[b] = Taps<P>(p, tiles.group + b);
+  const auto exponents = [&](int b) {
+    return Exponents(packed.rows + ((tiles.group + b) * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + tiles.tile_m) * PAIR_ROWS + warp % 4 * 16,
+                     W::kind == Operands::Half ? packed.input() : 0);
+  };
+  const Exponents own = exponents(0);
   int number = 0;
 #pragma unroll 1
   for (; tiles.left > 0; tiles.next(), ++number) {
@@ -479,13 +603,15 @@ __device__ __forceinline__ void multiply_pairs(const P& p, const Packed& packed,
       barrier_wait(full + slot * 8, parity);
       const unsigned halo = shared_address(ring) + slot * H::SLOT_BYTES;
       const uint64_t b = lines_at(halo + which * H::SECOND * 16, H::ROOM * 16);
-      const uint64_t a = lines_at(W::CHUNKS > 0 ? shared_address(here) + chunk * H::TAPS * TAP_BYTES
+      const uint64_t a = lines_at(W::CHUNKS > 0 ? shared_address(here) + chunk * H::BESIDE * H::TAPS * TAP_BYTES
                                                     : halo + (H::SLOT_BYTES - H::STREAMED), TAP_BYTES / 2);
       wgmma_begin();
 #pragma unroll
-      for (int t = 0; t < H::TAPS; ++t)
-        if (taps.has(t))
-          Wgmma<H::N, W::kind>::multiply(sums, a + t * (TAP_BYTES / 16), b + H::tap(t), taps.first(t) ? chunk > 0 : 1);
+      for (int g = 0; g < H::BESIDE; ++g)
+#pragma unroll
+        for (int t = 0; t < H::TAPS; ++t)
+          if (taps[g].has(t))
+            Wgmma<H::N, W::kind>::multiply(sums[g], a + (g * H::TAPS + t) * (TAP_BYTES / 16), b + H::tap(t), taps[g].first(t) ? chunk > 0 : 1);
       wgmma_end();
       const bool over = chunk + 1 == chunks || (W::PAIRED && W::TURN > 0 && (chunk + 1) % H::TURN == 0);
       if (H::TURNS && over) turn_give(1 + next);
@@ -500,10 +626,21 @@ __device__ __forceinline__ void multiply_pairs(const P& p, const Packed& packed,
       if (++slot == W::SLOTS) slot = 0, parity ^= 1;
     }
     wgmma_wait<0>();
-    settle(sums);
-    if (taps.none()) clear(sums);
-
-    finish_pair<W>(p, tiles, which, exponents, lanes, sums, stage);
+#pragma unroll
+    for (int b = 0; b < H::BESIDE; ++b) {
+      settle(sums[b]);
+      if (taps[b].none()) clear(sums[b]);
+    }
+    if constexpr (H::BESIDE > 1) {
+      const PairBox<W, P> of(p, tiles, which);
+      if (!of.there) continue;
+      if constexpr (W::kind == Operands::Half)
+#pragma unroll
+        for (int b = 0; b < H::BESIDE; ++b) unscale<H::N / 8>(sums[b], b == 0 ? own : exponents(b));
+      finish_beside<typename H::Halo, H::STAGE_PITCH>(p, of.z, of.first, of.box, BoxPlace<P>(p, of.box), sums, stage);
+    } else {
+      finish_pair<W>(p, tiles, which, own, lanes, sums[0], stage);
+    }
   }
   if (H::TURNS && which == (W::PAIRED ? 0 : number % 2)) turn_wait(1 + which);
 }
@@ -534,8 +671,8 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
 
   PairTiles<W, P> tiles(p);
   const int chunks = static_cast<int>((P::CHANNELS + W::CHANNELS - 1) / W::CHANNELS);
-  const unsigned char* const weights = packed.weights<W>() +
-      (tiles.group * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + tiles.tile_m) * int64_t(chunks) * H::TAPS * TAP_BYTES;
+  const int64_t rows = (p.rows() + PAIR_ROWS - 1) / PAIR_ROWS, each = int64_t(chunks) * H::TAPS * TAP_BYTES, further = rows * each;
+  const unsigned char* const weights = packed.weights<W>() + (tiles.group * rows + tiles.tile_m) * each;
 
   if (warp >= W::CONSUMERS / 32) {
     registers_down<80>();
@@ -543,9 +680,7 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
                             W::kind == Operands::Half ? power_of_two(packed.input()) : 1.0f};
     if (W::CHUNKS > 0 && threadIdx.x == W::CONSUMERS) {
       barrier_expect(kept, H::KEPT_BYTES);
-      for (int i = 0; i < W::CHUNKS; ++i)
-        bulk_copy(shared_address(pair_shared) + i * H::TAPS * TAP_BYTES, weights + i * H::TAPS * TAP_BYTES,
-                  H::TAPS * TAP_BYTES, kept);
+      for (int i = 0; i < W::CHUNKS; ++i) copy_weights<H>(shared_address(pair_shared) + i * H::BESIDE * H::TAPS * TAP_BYTES, weights, further, i, kept);
     }
     if (W::kind == Operands::Half && blockIdx.x == 0)
       small_channels<W::PRODUCERS, P>(packed, static_cast<int>(threadIdx.x) - W::CONSUMERS, from.by);
@@ -572,8 +707,7 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
         barrier_wait(empty + slot * 8, parity);
         if (W::CHUNKS == 0 && threadIdx.x == W::CONSUMERS) {
           barrier_expect(full + slot * 8, H::STREAMED);
-          bulk_copy(shared_address(to) + (H::SLOT_BYTES - H::STREAMED), weights + int64_t(chunk) * H::STREAMED, H::STREAMED,
-                    full + slot * 8);
+          copy_weights<H>(shared_address(to) + (H::SLOT_BYTES - H::STREAMED), weights, further, chunk, full + slot * 8);
         }
 #pragma unroll
         for (int i = 0; i < H::PIXELS; ++i) {
@@ -609,7 +743,7 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
 template <class W, bool FLAGGED, class P>
 cudaError_t launch_pairs(const P& p, void* workspace, int processors, cudaStream_t stream) {
   using H = Pair<W, P>;
-  const int64_t kinds = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS);
+  const int64_t kinds = p.groups() / H::BESIDE * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS);
   const int64_t blocks = processors >= kinds ? processors / kinds * kinds : kinds;
   const cudaError_t refused = allow_shared(pair_kernel<W, FLAGGED, P>, H::shared_bytes);
   if (refused != cudaSuccess) return refused;

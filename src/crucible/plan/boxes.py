@@ -19,7 +19,8 @@ PAIR_ROWS, TAP_BYTES, HOPPER_SHARED = 64, 2048, 232448
 # Its producers, cycles in which each puts away a chunk of one pixel, and from asking for one to having it.
 PRODUCERS, PRODUCE, LATENCY = 256, 250.0, 1200.0
 # Cycles that tensor cores wait for each chunk of a pixel that is put away, and in which a column of sums is finished.
-PUT, END = 1.8, 42.0
+# Sums of phases that are computed together take longer, as they are staged, and producers wait meanwhile.
+PUT, END, END_STAGED = 1.8, 42.0, 63.0
 READY_COLUMNS = 160  # up to which three warpgroups have registers for their sums, beside a fourth that copies
 NO_POOL = (1, 1, 1, 1)
 SAMPLES = 4  # the dimension along which the same box of two samples is joined
@@ -34,6 +35,7 @@ COLUMNS = 200  # of one of its instructions: a thread has 128 registers to begin
 SPLIT_COLUMNS, SPLIT_TAPS, SPLIT_PRODUCERS, SPLIT_PRODUCE = 128, 9, 128, 300.0
 SPLIT_PLACES = 6 * SPLIT_PRODUCERS  # of a halo: each producer remembers where its pixels are
 MORE = 8  # columns that a strip computes beside its own
+BESIDE = 208  # columns of all phases of which one has sums at a time
 THIRD = 104  # columns of a strip up to which three warpgroups have registers for their sums
 LANDINGS = (4, 8)  # buffers in which lines land, at least and at most, an even number
 UNITS = 9  # pairs of a tap and eight channels that a warp keeps sums of
@@ -75,6 +77,7 @@ class PairTile:
     landings: int = 0  # buffers of kernels/window_strips.cuh, whose box is a line and whose slots are lines of the ring
     pool: tuple[int, ...] = NO_POOL
     phases: int = 1  # whose weights a strip has
+    beside: int = 1  # phases that a warpgroup has sums of at a time
     ready: bool = False  # the input is rounded beforehand (kernels/window_ready.cuh)
     boxes: int = 2  # that lie side by side then
 
@@ -95,7 +98,7 @@ class PairTile:
     def text(self, operands: str, *, busy: bool = False) -> str:
         """``busy``: what follows the products takes longer than they do."""
         if self.landings and operands != "Tf32":
-            warpgroups = 3 if busy and self.columns <= THIRD else 2
+            warpgroups = 3 if busy and self.columns <= THIRD and self.beside == 1 else 2
             return f"Strips<{warpgroups}, {self.slots}, {self.landings}, {self.chunks}, Operands::{operands}>"
         if self.ready and operands != "Tf32":
             return f"Ready<{self.boxes}, {self.join}, {self.slots}, {self.turn}, Operands::{operands}>"
@@ -105,15 +108,16 @@ class PairTile:
 
     def shared_bytes(self, form: Form, operands: str) -> int:
         """What a block asks for, as the kernel counts it."""
-        joint = Joint(form, self.box, self.join, self.pool, self.boxes if operands != "Tf32" else 2)
+        joint = Joint(form, self.box, self.join, self.pool, self.boxes if operands != "Tf32" else 2, self.beside)
         weights = form.taps * TAP_BYTES
         if self.landings and operands != "Tf32":
             element = 4 if operands == "Half" else 2
             landed = landed_pixels(form, self.columns, 16 // element)
             lines = self.slots * 2 * self.chunks * landed * 16 + self.landings * 8 * landed * element
+            stages = 8 * 4 * beside_pitch(self.beside * self.columns) * 4 if self.beside > 1 else 0
             barriers = (2 * self.slots + 2 * self.landings + 1) * 8 + 112
-            return self.phases * self.chunks * weights + lines + barriers
-        slots, kept = (self.again, 0) if operands == "Tf32" else (self.slots, self.chunks)
+            return self.phases * self.chunks * weights + lines + stages + barriers
+        slots, kept, weights = *((self.again, 0) if operands == "Tf32" else (self.slots, self.chunks)), joint.weights
         landing = 0 if self.ready and operands != "Tf32" else self.landing
         ring = slots * (joint.halo_bytes + (0 if kept else weights))
         return kept * weights + ring + joint.stage_bytes + landing * 1024 + (2 * slots + 1) * 8 + 112
@@ -263,17 +267,18 @@ def shared_bytes(form: Form, box: Sequence[int], rows: int, words: int) -> int:
 
 def choose_box(
     form: Form, extents: Sequence[int], rows: int, channels: int, samples: int = 1, *, direct: bool = False,
-    pool: Sequence[int] = NO_POOL, phases: int = 1,
+    pool: Sequence[int] = NO_POOL, phases: int = 1, beside: int = 1,
 ) -> WindowTile | None:  # fmt: skip
     """The box that should take the least time for an output of these extents; none where no halo fits.
 
     Hopper's kernels have a box of their own. ``direct``: the input is memory as it is. ``pool``: windows that are
-    stored as one element each, and divide the boxes. ``phases``: groups that read the same input.
+    stored as one element each, and divide the boxes. ``phases``: groups that read the same input, of which ``beside``
+    neighbours have elements that lie beside each other.
     """
     boxes = ranked_boxes(form, extents, rows, channels, pool)
-    pairs = ranked_pairs(form, extents, rows, channels, samples, direct=direct, pool=pool, phases=phases)
+    pairs = ranked_pairs(form, extents, rows, channels, samples, direct=direct, pool=pool, phases=phases, beside=beside)
     if prod(pool) > 1:
-        plain = choose_box(form, extents, rows, channels, samples, direct=direct, phases=phases)
+        plain = choose_box(form, extents, rows, channels, samples, direct=direct, phases=phases, beside=beside)
         if not boxes or (not pairs and plain is not None and plain.pair is not None):
             return plain
     if not boxes:
@@ -293,17 +298,17 @@ def ranked_boxes(
 
 def ranked_pairs(
     form: Form, extents: Sequence[int], rows: int, channels: int, samples: int = 1, *, direct: bool = False,
-    pool: Sequence[int] = NO_POOL, phases: int = 1,
+    pool: Sequence[int] = NO_POOL, phases: int = 1, beside: int = 1,
 ) -> list[PairTile]:  # fmt: skip
     """All ways to take boxes on Hopper, the fastest first; none for few rows or many taps."""
     if rows < PAIR_LEAST or form.taps > PAIR_TAPS:
         return []
     stored = 1 / prod(pool)
     tiles = -(-rows // PAIR_ROWS)
-    boxes = _boxes(extents, COLUMNS, pool)
-    pairs = [p for b in boxes for p in _pairs(form, b, extents, channels, samples, tiles, pool)]
+    boxes = _boxes(extents, _most_columns(beside), pool)
+    pairs = [p for b in boxes for p in _pairs(form, b, extents, channels, samples, tiles, pool, beside)]
     if direct and stored == 1:
-        strips = list(_strips(form, extents, rows, channels, samples, phases))
+        strips = list(_strips(form, extents, rows, channels, samples, phases, beside))
         # Phases whose elements lie beside each other fill sectors of memory together only where one block has them all.
         pairs = strips if strips and phases > 1 else pairs + strips
     return [pair for _, pair in sorted(pairs, key=lambda p: p[0])]
@@ -330,6 +335,12 @@ class Joint:
     join: int
     pool: tuple[int, ...] = NO_POOL
     boxes: int = 2  # where they are joined
+    beside: int = 1  # phases that are computed together
+
+    @property
+    def weights(self) -> int:
+        """Bytes of them for a chunk."""
+        return self.beside * self.form.taps * TAP_BYTES
 
     @cached_property
     def both(self) -> tuple[int, ...]:
@@ -339,8 +350,8 @@ class Joint:
     def each(self) -> tuple[int, ...]:
         """The halo's extents, of one residue modulo the strides."""
         own = [(h - 1) // s + 1 for h, s in zip(self.form.halo(self.both), self.form.stride)]
-        if self.pool[3] == 2:  # rows begin with eight columns of their own
-            own[3] = -(-own[3] // 8) * 8
+        if self.pool[3] == 2:  # of two neighbours in a window the first is at an even place
+            own[3] += own[3] % 2
         return tuple(own)
 
     def _far(self, steps: Sequence[int]) -> int:
@@ -381,21 +392,33 @@ class Joint:
     @property
     def stage_bytes(self) -> int:
         """For sums on their way out, where they are not finished in registers."""
+        if self.beside > 1:
+            return 4 * self.boxes * 4 * beside_pitch(self.beside * self.columns) * 4
         if self.each[3] >= 8 and (prod(self.pool) == 1 or self.pool[3] == 2):
             return 0
         return 4 * self.boxes * 4 * ((-(-self.columns // 32) * 32 + 23) // 32 * 32 + 8) * 4
 
 
+def beside_pitch(columns: int) -> int:
+    """Floats from a row to the next where so many columns of several phases are staged."""
+    return -(-columns // 32) * 32 + 16
+
+
+def _most_columns(beside: int) -> int:
+    """Of one of Hopper's instructions, where so many phases have sums at a time."""
+    return COLUMNS if beside == 1 else BESIDE // beside // 8 * 8
+
+
 def _pairs(
     form: Form, box: tuple[int, ...], extents: Sequence[int], channels: int, samples: int, tiles: int,
-    pool: Sequence[int],
+    pool: Sequence[int], beside: int = 1,
 ) -> Iterator[tuple[float, PairTile]]:  # fmt: skip
     """Ways to take boxes on Hopper, with the cycles they should need. ``tiles``: of rows, which see the same input."""
     for join in range(-1, SAMPLES + 1):
         if samples < 2 if join == SAMPLES else join >= 0 and box[join] >= extents[join]:
             continue
-        joint = Joint(form, box, join, tuple(pool))
-        if joint.columns > COLUMNS:
+        joint = Joint(form, box, join, tuple(pool), beside=beside)
+        if joint.columns > _most_columns(beside):
             continue
         for landing in (64, 48, 32, 16):
             pair = _fitting(joint, -(-channels // 16), landing)
@@ -411,7 +434,7 @@ def _pairs(
 
 def _fitting(joint: Joint, chunks: int, landing: int) -> PairTile | None:
     """As many slots as shared memory has room for beside so many KB for what is on its way; none if that is too few."""
-    weights = joint.form.taps * TAP_BYTES
+    weights = joint.weights
     streamed = joint.halo_bytes + weights
     room = HOPPER_SHARED - joint.stage_bytes - 512 - landing * 1024
     kept = chunks if joint.join < 0 and chunks * weights + 3 * joint.halo_bytes <= room else 0
@@ -421,18 +444,18 @@ def _fitting(joint: Joint, chunks: int, landing: int) -> PairTile | None:
         return None
     turn = 0 if joint.join < 0 else 1
     return PairTile(
-        joint.box, joint.join, slots, kept, turn, landing, again, joint.columns, pool=joint.pool
+        joint.box, joint.join, slots, kept, turn, landing, again, joint.columns, pool=joint.pool, beside=joint.beside
     )
 
 
 def _made_ready(joint: Joint, pair: PairTile, samples: int, extents: Sequence[int]) -> PairTile | None:
     """The same with the input rounded beforehand; none where boxes do not lie side by side, or with a stride."""
-    slots = min(6, (HOPPER_SHARED - joint.stage_bytes - 512) // (joint.halo_bytes + joint.form.taps * TAP_BYTES))
+    slots = min(6, (HOPPER_SHARED - joint.stage_bytes - 512) // (joint.halo_bytes + joint.weights))
     if pair.join < 0 or prod(joint.form.stride) > 1 or slots < 2:
         return None
     if joint.boxes == 3:
         there = samples if pair.join == SAMPLES else -(-extents[pair.join] // joint.box[pair.join])
-        if joint.columns > READY_COLUMNS or there < 3:
+        if joint.beside * joint.columns > READY_COLUMNS or there < 3:
             return None
     return replace(pair, slots=slots, ready=True, boxes=joint.boxes)
 
@@ -455,25 +478,27 @@ def _pair_cost(
     form, box, chunks = joint.form, joint.box, -(-channels // 16)
     two = pair.join >= 0
     count = _tiles(joint, extents, samples)
-    halo, pixels = form.halo(joint.both), prod(box) * (2 if two else 1)
-    multiply = chunks * form.taps * _instruction(joint.columns) * (2 if two else 1)
+    halo, pixels = form.halo(joint.both), joint.beside * prod(box) * (2 if two else 1)
+    multiply = joint.beside * chunks * form.taps * _instruction(joint.columns) * (2 if two else 1)
     # What producers read and write in shared memory the tensor cores wait for.
     busy = multiply + PUT * chunks * joint.places
     # Producers without a pixel wait for those that have one.
     dealt = -(-joint.places // PRODUCERS)
     flying = max(1, pair.landing // 16)  # chunks of a pixel that each producer has asked for
     produce = chunks * dealt * max(PRODUCE, LATENCY / flying)
-    weights = 0 if pair.chunks else chunks * form.taps * TAP_BYTES
+    weights = 0 if pair.chunks else chunks * joint.weights
     cache = (joint.places * channels * 4 * (1 + 8 / halo[-1]) + weights) / CACHE_RATE
     store = stored * pixels * 4 * PAIR_ROWS * (1 + 8 / box[-1]) / MEMORY_RATE
     moved = cache + store + pixels * 4 * channels / MEMORY_RATE
     parts = sorted((busy, moved, produce))
-    return count * (parts[2] + (parts[1] + parts[0]) / 8 + (0 if pair.chunks else _ending(joint, 1)))
+    ending = 0 if pair.chunks and joint.beside == 1 else _ending(joint, 0 if pair.chunks else 1)
+    return count * (parts[2] + (parts[1] + parts[0]) / 8 + ending)
 
 
 def _ending(joint: Joint, beside: int) -> float:
     """Cycles in which a warpgroup finishes its sums and nobody multiplies: ``beside`` others have a chunk left."""
-    return max(0.0, END * joint.columns - beside * joint.form.taps * _instruction(joint.columns))
+    each = (END_STAGED if joint.beside > 1 else END) * joint.columns
+    return joint.beside * max(0.0, each - beside * joint.form.taps * _instruction(joint.columns))
 
 
 def _ready_cost(
@@ -482,11 +507,11 @@ def _ready_cost(
     """Cycles of kernels/window_ready.cuh for one sample and one of so many tiles of rows."""
     form, box, chunks = joint.form, joint.box, -(-channels // 16)
     count = _tiles(joint, extents, samples)
-    products = pair.boxes * form.taps
-    shared = (products * (2048 + 32 * joint.columns) + joint.places * 32 + form.taps * TAP_BYTES) / 128
+    products = pair.boxes * joint.beside * form.taps
+    shared = (products * (2048 + 32 * joint.columns) + joint.places * 32 + joint.weights) / 128
     multiply = chunks * max(products * joint.columns / 2, shared)
-    cache = chunks * (joint.places * 32 + form.taps * TAP_BYTES) / CACHE_RATE
-    store = stored * pair.boxes * prod(box) * 4 * PAIR_ROWS * (1 + 8 / box[-1]) / MEMORY_RATE
+    cache = chunks * (joint.places * 32 + joint.weights) / CACHE_RATE
+    store = stored * pair.boxes * joint.beside * prod(box) * 4 * PAIR_ROWS * (1 + 8 / box[-1]) / MEMORY_RATE
     moved = cache + store
     # Read as floats and written as half with its borders.
     made = channels * (4 * prod(extents) + 2 * prod(form.halo(extents))) / MEMORY_RATE
@@ -548,19 +573,19 @@ def landed_pixels(form: Form, columns: int, group: int) -> int:
 
 
 def _strips(
-    form: Form, extents: Sequence[int], rows: int, channels: int, samples: int, phases: int = 1
+    form: Form, extents: Sequence[int], rows: int, channels: int, samples: int, phases: int = 1, beside: int = 1
 ) -> Iterator[tuple[float, PairTile]]:
     """Ways to march down strips on Hopper, with the cycles they should need for one sample."""
     if form.kernel[0] != 1 or form.kernel[1] != 1 or prod(form.stride) != 1:
         return
     chunks = -(-channels // 16)
     reach = (form.kernel[2] - 1) * form.dilation[2]
-    for width in range(8, min(COLUMNS - MORE, -(-extents[3] // 8) * 8) + 1, 8):
+    for width in range(8, min(_most_columns(beside) - MORE, -(-extents[3] // 8) * 8) + 1, 8):
         box, columns = (1, 1, 1, width), width + MORE
-        joint = Joint(form, box, -1)
+        joint = Joint(form, box, -1, beside=beside)
         room = HOPPER_SHARED - joint.stage_bytes - 512 - 16 * 1024
-        again = min(8, room // (joint.halo_bytes + form.taps * TAP_BYTES))
-        least = PairTile(box, -1, reach + 2, chunks, 0, 16, again, columns, LANDINGS[0], phases=phases)
+        again = min(8, room // (joint.halo_bytes + joint.weights))
+        least = PairTile(box, -1, reach + 2, chunks, 0, 16, again, columns, LANDINGS[0], phases=phases, beside=beside)
         # More buffers, then more lines.
         more = [replace(least, landings=n) for n in range(LANDINGS[1], LANDINGS[0] - 1, -2)]
         more = [*(replace(more[0], slots=reach + n) for n in (4, 3)), *more]

@@ -28,6 +28,8 @@ aten = torch.ops.aten
 OWN_TILES = 256
 # Up to this many taps, a convolution of single channels is a loop in the thread of each element.
 FEW_TAPS = 64
+# Up to this many phases that lie beside each other have sums at a time.
+BESIDE_MOST = 4
 
 
 def _along(tensor: Tensor, index: Index, variable: Var) -> bool:
@@ -253,7 +255,7 @@ def _phased(
     phases = Phases(
         prod(window.stride), of_var(rows) % prod(inner) * prod(outer) + split % prod(outer), tuple(pixels),
         tuple(conditions), (window.taps, prod(a.taps * a.stride for a in dims)),
-        prod(outer) if window.groups == 1 else 1,
+        *((prod(outer), dims[-1].beside if 1 < outer[-1] <= BESIDE_MOST else 1) if window.groups == 1 else (1, 1)),
     )  # fmt: skip
     contract = Contract(
         low.buffer_name(f"{node.name}{suffix}_sum"), batch, rows, cols, depth, a_, b_,

@@ -57,6 +57,11 @@ class Along:
         return self.common == 1 and self.kernel % self.starts == 0
 
     @property
+    def beside(self) -> int:
+        """Phases whose outputs lie beside each other, in order, at every place."""
+        return self.stride if all(self.output(0, f) == self.output(0, 0) + f for f in range(self.stride)) else 1
+
+    @property
     def first(self) -> int:
         """What ``q`` is at place 0: the least with which some phase has an output."""
         last = self.dilation * (self.starts - 1) + self.common - 1

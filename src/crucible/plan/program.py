@@ -162,6 +162,7 @@ class Phases:
     taps: tuple[Condition, ...]  # that hold for taps that are there, in terms of the last batch variable and the depth
     share: tuple[int, int]  # taps that are there, of so many
     inside: int = 1  # groups, all of them, that are phases of one convolution and read the same input
+    beside: int = 1  # neighbours among these whose elements lie beside each other in memory
 
     @property
     def ragged(self) -> bool:

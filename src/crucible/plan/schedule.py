@@ -229,7 +229,8 @@ class Scheduler:
         return Site(
             self.engine, c.rule, rows, cols, depth, batches, s.form, extents, channels, samples,
             direct=isinstance(source, Load) and self._in_lines(source, s),
-            pool=self._pool_of(c), gradient=s.plain is not None, phases=1 if c.phases is None else c.phases.inside,
+            pool=self._pool_of(c), gradient=s.plain is not None,
+            phases=1 if c.phases is None else c.phases.inside, beside=1 if c.phases is None else c.phases.beside,
         )  # fmt: skip
 
     def _tiles(self, stage: Contraction) -> Int:

@@ -46,6 +46,7 @@ class Site:
     pool: tuple[int, ...] = NO_POOL  # windows that are stored as one element each
     gradient: bool = False  # by the weight of a window
     phases: int = 1  # groups that read the same input
+    beside: int = 1  # of these, neighbours whose elements lie beside each other
 
     @property
     def few(self) -> bool:
@@ -63,7 +64,7 @@ class Site:
         if prod(self.pool) > 1:
             parts["pool"] = self.pool
         if self.phases > 1:
-            parts["phases"] = (self.phases,)
+            parts["phases"] = (self.phases, *[self.beside] * (self.beside > 1))
         listed = " ".join(f"{name} {_times(values)}" for name, values in parts.items())
         words = " flipped" * f.flipped + " direct" * self.direct + " gradient" * self.gradient
         return f"{sizes} channels {self.channels} samples {self.samples} {listed}{words}"
@@ -165,7 +166,7 @@ def _windows(site: Site, hopper: bool, count: int) -> list[Way]:
     if hopper and first.pair is not None:
         pairs = ranked_pairs(
             site.form, site.extents, site.rows, site.channels, site.samples, direct=site.direct, pool=site.pool,
-            phases=site.phases,
+            phases=site.phases, beside=site.beside,
         )  # fmt: skip
         kinds: dict[tuple[int, ...], PairTile] = {}
         for pair in pairs:
@@ -181,7 +182,7 @@ def _windows(site: Site, hopper: bool, count: int) -> list[Way]:
 
 def _box(site: Site, form: Form) -> WindowTile | None:
     sizes = (site.extents, site.rows, site.channels, site.samples)
-    return choose_box(form, *sizes, direct=site.direct, pool=site.pool, phases=site.phases)
+    return choose_box(form, *sizes, direct=site.direct, pool=site.pool, phases=site.phases, beside=site.beside)
 
 
 def _plain(site: Site, tile: Tile) -> Way:
