@@ -300,7 +300,7 @@ __host__ __device__ __forceinline__ Stretch stretch(int64_t first, int64_t last,
 //   void finish(const L&, Index row, const Acc&) const;
 // and takes two launches: every part of every row, then the rows. Nothing depends on timing.
 //   CRUCIBLE_SLICE_VECTORS   how many vectors a thread of a sliced walk has, all asked for before the first is used
-//   CRUCIBLE_LAST_FIRST      1: slices go from the last to the first, as the end of what was written just before is still
+//   CRUCIBLE_LAST_FIRST      1: slices and kept rows go from the last to the first, as the end of what was written just before is still
 //                            in the cache
 
 #ifndef CRUCIBLE_SLICE_VECTORS
@@ -399,9 +399,9 @@ __global__ void __launch_bounds__(ROW_THREADS) row_kernel(const R r) {
 template <int N, class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_keeping_kernel(const R r) {
   extern __shared__ __align__(16) unsigned char row_kept[];
-  const int64_t row = row_of_thread<N>();
+  const int64_t after = row_of_thread<N>(), row = CRUCIBLE_LAST_FIRST ? r.rows() - 1 - after : after;
   accum* const kept = reinterpret_cast<accum*>(row_kept) + threadIdx.x / N * r.kept();
-  if (row < r.rows()) r.keeping(Lanes<N>(), static_cast<Index>(row), kept);
+  if (after < r.rows()) r.keeping(Lanes<N>(), static_cast<Index>(row), kept);
 }
 
 template <int N, class R>
@@ -563,21 +563,21 @@ struct PoolOf<P, typename Named<typename P::Pool>::type> {
   using Window = typename P::Pool;
 };
 
-// A functor of phases knows elements by their places in a box; some may not exist, and phases may lack some of the taps
+// A functor of phases knows elements by their places in a box; some may not exist, alike in all rows or not, and phases may lack some of the taps
 // (as the weights count them).
 template <class P, class = void>
 struct PhasedOf { static constexpr bool phased = false; };
 template <class P>
 struct PhasedOf<P, typename Named<typename P::Phased>::type> { static constexpr bool phased = true; };
 template <class P, class = void>
-struct RaggedOf { static constexpr bool ragged = false; };
+struct RaggedOf { static constexpr bool ragged = false, alike = true; };
 template <class P>
-struct RaggedOf<P, typename Named<typename P::Ragged>::type> { static constexpr bool ragged = true; };
-// Groups that read the same input: phases.
+struct RaggedOf<P, typename Named<typename P::Ragged>::type> { static constexpr bool ragged = true, alike = P::ALIKE; };
+// Groups that read the same input: phases. So many of them, neighbours, have elements of which one lies beside the other.
 template <class P, class = void>
-struct InsideOf { static constexpr int groups = 1; };
+struct InsideOf { static constexpr int groups = 1, beside = 1; };
 template <class P>
-struct InsideOf<P, typename Named<typename P::Inside>::type> { static constexpr int groups = P::PHASES; };
+struct InsideOf<P, typename Named<typename P::Inside>::type> { static constexpr int groups = P::PHASES, beside = P::BESIDE; };
 template <class P, class = void>
 struct TapsOf {
   static constexpr bool sparse = false;
@@ -595,6 +595,7 @@ struct TapsOf<P, typename Named<typename P::Sparse>::type> {
 template <class P>
 struct Taps {
   uint64_t there = 0;
+  Taps() = default;
   __device__ __forceinline__ Taps(const P& p, Index group) {
     static_assert(!TapsOf<P>::sparse || P::Kernel::product <= 64, "a bit for each");
     if (TapsOf<P>::sparse)
@@ -1432,11 +1433,25 @@ struct PlainColumns {
   __device__ __forceinline__ int from(int j) const { return static_cast<int>(threadIdx.x) % 32 + j * 32; }
 };
 
+// Columns may be of several batches, neighbours from z on, and may know which elements exist: the same of all rows.
+template <class C, class = void>
+struct BatchOf {
+  static constexpr bool knows = false;
+  static __device__ __forceinline__ Index at(const C&, Index z, int) { return z; }
+};
+template <class C>
+struct BatchOf<C, typename Named<typename C::Several>::type> {
+  static constexpr bool knows = C::KNOWS;
+  static __device__ __forceinline__ Index at(const C& columns, Index z, int j) { return z + columns.further(j); }
+};
+
 // Whether a lane's column of a row is an element.
 template <class P, class C>
 __device__ __forceinline__ bool is_there(const P& p, Index z, Index m, const C& columns, int r, int j) {
-  if constexpr (RaggedOf<P>::ragged && PhasedOf<P>::phased)
-    return columns.valid(r, j) && p.exists_at(z, m, columns.pixel(r, j, 0), columns.pixel(r, j, 1), columns.pixel(r, j, 2), columns.pixel(r, j, 3));
+  if constexpr (BatchOf<C>::knows)
+    return columns.valid(r, j);
+  else if constexpr (RaggedOf<P>::ragged && PhasedOf<P>::phased)
+    return columns.valid(r, j) && p.exists_at(BatchOf<C>::at(columns, z, j), m, columns.pixel(r, j, 0), columns.pixel(r, j, 1), columns.pixel(r, j, 2), columns.pixel(r, j, 3));
   else if constexpr (RaggedOf<P>::ragged)
     return columns.valid(r, j) && p.exists(z, m, columns.column(r, j));
   else
@@ -1446,7 +1461,7 @@ template <class P, class C>
 __device__ __forceinline__ accum finish_element(const P& p, Index z, Index m, const C& columns, int r, int j, int split,
                                                 accum value, bool there) {
   if constexpr (PhasedOf<P>::phased)
-    return p.finish_at(z, m, columns.pixel(r, j, 0), columns.pixel(r, j, 1), columns.pixel(r, j, 2), columns.pixel(r, j, 3), split, value,
+    return p.finish_at(BatchOf<C>::at(columns, z, j), m, columns.pixel(r, j, 0), columns.pixel(r, j, 1), columns.pixel(r, j, 2), columns.pixel(r, j, 3), split, value,
                        there && columns.valid(r, j));
   else
     return p.finish(z, m, columns.valid(r, j) ? columns.column(r, j) : 0, split, value, there && columns.valid(r, j));
@@ -1457,10 +1472,11 @@ __device__ __forceinline__ accum finish_element(const P& p, Index z, Index m, co
 template <int LANES>
 __device__ __forceinline__ accum near_mean(accum mine, int have) {
   accum sum = mine * accum(1.0 / LANES), count = static_cast<accum>(have);
+  if (LANES == 32) count = static_cast<accum>(__popc(__ballot_sync(0xffffffffu, have != 0)));  // one each
 #pragma unroll
   for (int by = LANES / 2; by > 0; by /= 2) {
     sum += __shfl_xor_sync(0xffffffffu, sum, by);
-    count += __shfl_xor_sync(0xffffffffu, count, by);
+    if (LANES < 32) count += __shfl_xor_sync(0xffffffffu, count, by);
   }
   const accum mean = count > 0 ? sum * (accum(LANES) / count) : accum(0);
   return mean - mean == 0 ? mean : accum(0);
@@ -1476,7 +1492,7 @@ __device__ __forceinline__ accum near_all(const P& p, Index z, Index m, const C&
     const bool there = is_there(p, z, m, columns, r, j);
     if (there) mine = kept[j];
     any |= there;
-    *found += __popc(__ballot_sync(0xffffffffu, there));
+    if (!BatchOf<C>::knows) *found += __popc(__ballot_sync(0xffffffffu, there));
   }
   return near_mean<32>(mine, any);
 }
@@ -1556,7 +1572,8 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
       for (int r = 0; r < ROWS; ++r) {
         accum near;
         if constexpr (RaggedOf<P>::ragged) {
-          int found = 0;
+          int found = columns.count;
+          if (!BatchOf<C>::knows) found = 0;
           near = near_all(p, z, m + r, columns, r, kept[r], &found);
           if (lane / EVERY == r) size = static_cast<accum>(found);
         } else {
@@ -2248,10 +2265,10 @@ __device__ __forceinline__ void finish_line(const P& p, Index z, Index first, In
 
 
 // The sums of a box, as many columns apart from row to row as the halo under it is wide. Whether they can be finished in
-// registers: a block of eight columns is of two rows at most, and where windows are pooled, all of one is in one lane.
+// registers: a block of eight columns is of two rows at most, and where windows are pooled, neighbours in one are in one lane.
 template <class Halo, class P>
 __host__ __device__ constexpr bool fragmentary() {
-  return Halo::at(3) >= 8 && (!PoolOf<P>::pooled || (Halo::at(3) % 8 == 0 && PoolOf<P>::Window::at(3) == 2));
+  return Halo::at(3) >= 8 && (!PoolOf<P>::pooled || (Halo::at(3) % 2 == 0 && PoolOf<P>::Window::at(3) == 2));
 }
 
 // A row of the halo, by its number: where its first pixel is stored, from the box's first, and which of its pixels are the box's.
@@ -2272,39 +2289,55 @@ struct BoxRow {
   }
 };
 
+// The sum that lies so many columns behind a lane's own of block i, element e: in another lane of the four, where that is
+// no multiple of eight.
+template <int COUNT>
+__device__ __forceinline__ float sum_behind(const float (&sums)[COUNT], int i, int columns, int e) {
+  constexpr int LAST = COUNT / 4 - 1;
+  const int block = i + columns / 8, next = block < LAST ? block + 1 : LAST, by = columns % 8 / 2;
+  if (by == 0) return sums[block * 4 + e];
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const float mine = lane % 4 < by ? sums[next * 4 + e] : sums[(block < LAST ? block : LAST) * 4 + e];
+  return __shfl_sync(0xffffffffu, mine, lane / 4 * 4 + (lane + by) % 4);
+}
+
 // The windows of one row's sums: two neighbours of a lane, and what lies below them.
 template <class Halo, bool WHOLE, class P, int COUNT>
 __device__ __forceinline__ void pool_fragments(const P& p, Index z, Index m, bool there, const BoxPlace<P>& place, Index base,
                                                const float (&sums)[COUNT]) {
   using Window = typename PoolOf<P>::Window;
   using Row = BoxRow<Halo, WHOLE, P>;
+  constexpr int WIDE = Halo::at(3);
   Index pools = 0;
 #pragma unroll
   for (int d = 0; d < 4; ++d) pools = pools * (p.extent(d) / Window::at(d)) + place.first[d] / Window::at(d);
 #pragma unroll
-  for (int i = 0; i < COUNT / 4; ++i) {
-    const Row row(i * 8 / Halo::at(3));
-    const int x = i * 8 % Halo::at(3);
-    if (!row.inside() || x >= P::Box::at(3)) continue;
-    if (row.at[0] % Window::at(0) != 0 || row.at[1] % Window::at(1) != 0 || row.at[2] % Window::at(2) != 0) continue;
-    const int pixel = x + static_cast<int>(threadIdx.x) % 4 * 2;
-    // The window's last pixel exists.
-    bool whole = there && pixel + 1 < (WHOLE ? P::Box::at(3) : place.there[3]);
-    if (!WHOLE)
+  for (int i = 0; i < COUNT / 4; ++i)
+    // The row in which the block begins, and the one that begins in it.
 #pragma unroll
-      for (int d = 0; d < 3; ++d) whole = whole && row.at[d] + Window::at(d) <= place.there[d];
-    typename P::Pooling pool;
+    for (int number = i * 8 / WIDE; number * WIDE < i * 8 + 8; ++number) {
+      const Row row(number);
+      const int x = i * 8 - number * WIDE;
+      if (!row.inside() || x >= P::Box::at(3)) continue;
+      if (row.at[0] % Window::at(0) != 0 || row.at[1] % Window::at(1) != 0 || row.at[2] % Window::at(2) != 0) continue;
+      const int pixel = x + static_cast<int>(threadIdx.x) % 4 * 2;
+      // The window's last pixel exists.
+      bool whole = there && pixel >= 0 && pixel + 1 < (WHOLE ? P::Box::at(3) : place.there[3]);
+      if (!WHOLE)
 #pragma unroll
-    for (int k = 0; k < Window::product; ++k) {
-      const int down = (Window::index(k, 0) * Halo::at(1) + Window::index(k, 1)) * Halo::at(2) + Window::index(k, 2);
-      const Index n = base + Row(i * 8 / Halo::at(3) + down).first(p) + pixel + Window::index(k, 3);
-      pool.step(p.pool_in(z, m, P::reads && !whole ? Index(0) : n, sums[(i + down * (Halo::at(3) / 8)) * 4 + Window::index(k, 3)]));
+        for (int d = 0; d < 3; ++d) whole = whole && row.at[d] + Window::at(d) <= place.there[d];
+      typename P::Pooling pool;
+#pragma unroll
+      for (int k = 0; k < Window::product; ++k) {
+        const int down = (Window::index(k, 0) * Halo::at(1) + Window::index(k, 1)) * Halo::at(2) + Window::index(k, 2);
+        const Index n = base + Row(number + down).first(p) + pixel + Window::index(k, 3);
+        pool.step(p.pool_in(z, m, P::reads && !whole ? Index(0) : n, sum_behind(sums, i, down * WIDE, Window::index(k, 3))));
+      }
+      Index to = 0;
+#pragma unroll
+      for (int d = 0; d < 3; ++d) to = to * (p.extent(d) / Window::at(d)) + row.at[d] / Window::at(d);
+      if (whole) p.pool_out(z, m, pools + to * (p.extent(3) / Window::at(3)) + pixel / Window::at(3), pool);
     }
-    Index to = 0;
-#pragma unroll
-    for (int d = 0; d < 3; ++d) to = to * (p.extent(d) / Window::at(d)) + row.at[d] / Window::at(d);
-    if (whole) p.pool_out(z, m, pools + to * (p.extent(3) / Window::at(3)) + pixel / Window::at(3), pool);
-  }
 }
 
 // One warp's rows of a box. Names as above.
@@ -2532,7 +2565,7 @@ struct Warpgroups {
   static constexpr Operands kind = kind_;
   static constexpr int JOIN = JOIN_, SLOTS = SLOTS_, CHUNKS = CHUNKS_, TURN = TURN_, LAND = LAND_;
   static constexpr int BM = PAIR_ROWS, PRODUCERS = 256, CONSUMERS = 256, threads = PRODUCERS + CONSUMERS;
-  static constexpr bool PAIRED = JOIN >= 0, SAMPLES = JOIN == 4;
+  static constexpr bool PAIRED = JOIN >= 0, SAMPLES = JOIN == 4, TOGETHER = true;
   static constexpr int BOXES = PAIRED ? 2 : 1;                 // side by side
   static constexpr int UNIT = kind == Operands::Tf32 ? 4 : 8;  // channels in 16 bytes
   static constexpr int CHANNELS = 2 * UNIT;                    // of a chunk
@@ -2736,6 +2769,8 @@ cudaError_t pack_rows(const P& p, void* workspace, int* processors, cudaStream_t
 // warpgroups take boxes alternately, so that one stores while the other multiplies. Else they come with each chunk by a
 // bulk copy, and to share them the warpgroups take two boxes side by side (JOIN >= 0), or the same box of two samples
 // (JOIN = 4), and turns, TURN chunks each.
+// Phases whose elements lie beside each other are computed together, each with sums of its own, and go through shared
+// memory, from where neighbouring lanes store neighbours.
 //
 // Operands: half has the 11 bits of tf32 at twice the rate, but not its range. In kind Half the weights are scaled by a
 // power of two for each output channel and the input by one chosen from a sample of it, and the block watches: a number
@@ -2746,15 +2781,18 @@ cudaError_t pack_rows(const P& p, void* workspace, int* processors, cudaStream_t
 #if CRUCIBLE_HOPPER
 namespace crucible {
 
+// Floats from a row to the next where so many columns of several phases are staged: a quarter of a warp stores to two rows.
+__host__ __device__ constexpr int beside_pitch(int columns) { return (columns + 31) / 32 * 32 + 16; }
+
 // A box, or two, and the halo. Places in the halo count residue by residue.
 template <class W, class P>
 struct Pair {
   __host__ __device__ static constexpr int box(int d) { return P::Box::at(d) * (d == W::JOIN ? W::BOXES : 1); }
   __host__ __device__ static constexpr int halo(int d) { return halo_extent<P>(d, box(d)); }
-  // Of a residue; rows that are pooled in pairs begin with eight columns of their own.
+  // Of a residue; where neighbours are pooled, rows begin with one that has its neighbour behind it.
   __host__ __device__ static constexpr int each(int d) {
     const int own = (halo(d) - 1) / P::Stride::at(d) + 1;
-    return d == 3 && PoolOf<P>::pooled && PoolOf<P>::Window::at(3) == 2 ? (own + 7) / 8 * 8 : own;
+    return d == 3 && PoolOf<P>::pooled && PoolOf<P>::Window::at(3) == 2 ? own + own % 2 : own;
   }
   using Halo = Dims<each(0), each(1), each(2), each(3)>;
   static constexpr int RESIDUES = P::Stride::product, PLACES = RESIDUES * Halo::product * (W::SAMPLES ? W::BOXES : 1);
@@ -2793,12 +2831,12 @@ struct Pair {
   // could take the phase before last of its barrier for the one it needs.
   static constexpr bool TURNS = !W::PAIRED || W::TURN > 0;
   static constexpr int TURN = W::TURN > 0 ? W::TURN : 1;
-  static constexpr int TAPS = P::Kernel::product;
-  static constexpr int HALO_BYTES = 2 * ROOM * 16, STREAMED = W::CHUNKS > 0 ? 0 : TAPS * TAP_BYTES;
+  static constexpr int TAPS = P::Kernel::product, BESIDE = W::TOGETHER ? InsideOf<P>::beside : 1;
+  static constexpr int HALO_BYTES = 2 * ROOM * 16, STREAMED = W::CHUNKS > 0 ? 0 : BESIDE * TAPS * TAP_BYTES;
   static constexpr int SLOT_BYTES = (HALO_BYTES + 127) / 128 * 128 + STREAMED;
-  static constexpr int KEPT_BYTES = W::CHUNKS * TAPS * TAP_BYTES;
-  static constexpr bool FRAGMENTS = fragmentary<Halo, P>();
-  static constexpr int STAGE_PITCH = (BN + 23) / 32 * 32 + 8, STAGE_BYTES = FRAGMENTS ? 0 : W::CONSUMERS / 32 * 4 * STAGE_PITCH * 4;
+  static constexpr int KEPT_BYTES = W::CHUNKS * BESIDE * TAPS * TAP_BYTES;
+  static constexpr bool FRAGMENTS = BESIDE == 1 && fragmentary<Halo, P>();
+  static constexpr int STAGE_PITCH = BESIDE > 1 ? beside_pitch(BESIDE * N) : (BN + 23) / 32 * 32 + 8, STAGE_BYTES = FRAGMENTS ? 0 : W::CONSUMERS / 32 * 4 * STAGE_PITCH * 4;
   static constexpr int shared_bytes = KEPT_BYTES + W::SLOTS * SLOT_BYTES + STAGE_BYTES + W::LAND * 1024 + (2 * W::SLOTS + 1) * 8 + 112;
 };
 
@@ -2812,8 +2850,9 @@ struct PairTiles {
   Index numbers[4], at[5], step[5];
 
   __device__ __forceinline__ explicit PairTiles(const P& p) {
-    const Index tiles = (p.rows() + PAIR_ROWS - 1) / PAIR_ROWS, kinds = tiles * p.groups(), kind = static_cast<Index>(blockIdx.x) % kinds;
-    group = kind / tiles, tile_m = kind % tiles;
+    const Index tiles = (p.rows() + PAIR_ROWS - 1) / PAIR_ROWS, kinds = tiles * (p.groups() / H::BESIDE);
+    const Index kind = static_cast<Index>(blockIdx.x) % kinds;
+    group = kind / tiles * H::BESIDE, tile_m = kind % tiles;
     Index first = static_cast<Index>(blockIdx.x) / kinds, by = static_cast<Index>(gridDim.x) / kinds;
     Index count = samples(p);
 #pragma unroll
@@ -2856,6 +2895,23 @@ __device__ __forceinline__ bool watched(float& largest) {
   const bool small = most < __float_as_uint(HALF_SMALL) && most != 0 && __popc(__ballot_sync(0xffffffffu, largest > 0.0f)) > 3;
   largest = 0.0f;
   return small || most > __float_as_uint(HALF_LIMIT);
+}
+
+// 16 bytes of channels. In kind Half they are scaled, and the largest number so far is noted.
+template <Operands kind>
+__device__ __forceinline__ uint4 round_unit(float* x, float by, float& largest) {
+  if constexpr (kind == Operands::Tf32) {
+    return make_uint4(round_tf32(x[0]), round_tf32(x[1]), round_tf32(x[2]), round_tf32(x[3]));
+  } else if constexpr (kind == Operands::Half) {
+#pragma unroll
+    for (int e = 0; e < 8; ++e) {
+      x[e] *= by;
+      largest = fmaxf(largest, fabsf(x[e]));
+    }
+    return make_uint4(pack_half(x[0], x[1]), pack_half(x[2], x[3]), pack_half(x[4], x[5]), pack_half(x[6], x[7]));
+  } else {
+    return make_uint4(pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7]));
+  }
 }
 
 // A channel that is small everywhere may have large weights: raises the flag.
@@ -2901,6 +2957,14 @@ __device__ __forceinline__ void unscale(float (&sums)[COUNT], const Exponents& e
       }
     }
   }
+}
+
+// A chunk's weights of each phase; they lie so many bytes apart.
+template <class H>
+__device__ __forceinline__ void copy_weights(unsigned to, const unsigned char* weights, int64_t further, int chunk, unsigned come) {
+  constexpr int BYTES = H::TAPS * TAP_BYTES;
+#pragma unroll
+  for (int b = 0; b < H::BESIDE; ++b) bulk_copy(to + b * BYTES, weights + b * further + int64_t(chunk) * BYTES, BYTES, come);
 }
 
 // Places behind the halo that are read with it, for sums that nobody wants, have zeros: what lay there before may be anything.
@@ -2985,20 +3049,7 @@ struct PairProducer {
     const int q = thread() + pixel * W::PRODUCERS;
 #pragma unroll
     for (int unit = 0; unit < 2; ++unit) {
-      float* const x = v + unit * W::UNIT;
-      uint4 word;
-      if constexpr (W::kind == Operands::Tf32) {
-        word = make_uint4(round_tf32(x[0]), round_tf32(x[1]), round_tf32(x[2]), round_tf32(x[3]));
-      } else if constexpr (W::kind == Operands::Half) {
-#pragma unroll
-        for (int e = 0; e < 8; ++e) {
-          x[e] *= by;
-          largest[unit] = fmaxf(largest[unit], fabsf(x[e]));
-        }
-        word = make_uint4(pack_half(x[0], x[1]), pack_half(x[2], x[3]), pack_half(x[4], x[5]), pack_half(x[6], x[7]));
-      } else {
-        word = make_uint4(pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7]));
-      }
+      const uint4 word = round_unit<W::kind>(v + unit * W::UNIT, by, largest[unit]);
       if (q < H::PLACES) *reinterpret_cast<uint4*>(slot + (unit * H::ROOM + q) * 16) = word;
     }
   }
@@ -3139,22 +3190,123 @@ __device__ __forceinline__ void finish_box(const P& p, Index z, Index first, Ind
 #endif
 
 #if CRUCIBLE_HAS_WGMMA
-// One warp's 16 rows of one of a tile's boxes, if there is such a box.
+// The columns of a box of several phases that a lane finishes, the phases of a pixel beside each other: every 32nd.
+template <class Halo, class P>
+struct BesideColumns {
+  using Several = void;
+  using Box = typename P::Box;
+  static constexpr int BESIDE = InsideOf<P>::beside, EACH = (BESIDE * Box::product + 31) / 32;
+  static constexpr bool LINE = Box::product == Box::at(3), KNOWS = RaggedOf<P>::alike;
+  static_assert(Box::product < 256 && EACH <= 32, "a byte for each number of a pixel, a bit for each column");
+  const BoxPlace<P>& place;
+  Index tile;
+  int count;
+  unsigned exists = 0, pixels[LINE ? 1 : EACH];  // four bytes each
+
+  static __device__ __forceinline__ int at(int j) { return static_cast<int>(threadIdx.x) % 32 + j * 32; }
+  static __device__ __forceinline__ int number(int j) {
+    return 32 % BESIDE == 0 ? static_cast<int>(threadIdx.x) % 32 / BESIDE + j * (32 / BESIDE) : at(j) / BESIDE;
+  }
+  __device__ __forceinline__ BesideColumns(const P& p, Index z, const BoxPlace<P>& of, Index box) : place(of), tile(box) {
+#pragma unroll
+    for (int j = 0; j < EACH; ++j) {
+      if (!LINE) pixels[j] = Box::index(number(j), 0) | Box::index(number(j), 1) << 8 | Box::index(number(j), 2) << 16 | Box::index(number(j), 3) << 24;
+      bool there = place.exists(number(j));
+      if constexpr (RaggedOf<P>::ragged && KNOWS)
+        there = there && p.exists_at(z + further(j), 0, of.first[0] + in(j, 0), of.first[1] + in(j, 1), of.first[2] + in(j, 2), of.first[3] + in(j, 3));
+      exists |= unsigned(there) << j;
+    }
+    count = P::statistics ? static_cast<int>(__reduce_add_sync(0xffffffffu, __popc(exists))) : 0;
+  }
+  // Which of the phases it is, its pixel, and where it is staged.
+  static __device__ __forceinline__ Index further(int j) { return 32 % BESIDE == 0 ? static_cast<int>(threadIdx.x) % BESIDE : at(j) % BESIDE; }
+  __device__ __forceinline__ int in(int j, int d) const { return LINE ? (d == 3 ? number(j) : 0) : static_cast<int>(pixels[j] >> 8 * d & 255u); }
+  __device__ __forceinline__ int from(int j) const {
+    int place_in = 0;
+#pragma unroll
+    for (int d = 0; d < 4; ++d) place_in += in(j, d) * Halo::pitch(d);
+    return (number(j) < Box::product ? place_in : 0) * BESIDE + static_cast<int>(further(j));
+  }
+  __device__ __forceinline__ bool valid(int, int j) const { return exists >> j & 1u; }
+  __device__ __forceinline__ Index column(int, int) const { return 0; }
+  __device__ __forceinline__ Index pixel(int r, int j, int d) const {
+    return place.first[d] + (Box::at(d) > 1 && (!P::reads || valid(r, j)) ? in(j, d) : 0);
+  }
+};
+
+// One warp's 16 rows of a box, of so many phases from batch z on.
+template <class Halo, int PITCH, class P, int BESIDE, int COUNT>
+__device__ __forceinline__ void finish_beside(const P& p, Index z, Index first, Index box, const BoxPlace<P>& place,
+                                              const float (&sums)[BESIDE][COUNT], float* stage) {
+  using Columns = BesideColumns<Halo, P>;
+  constexpr int EACH = Columns::EACH, ROWS = EACH > 8 ? 1 : EACH > 4 ? 2 : 4;
+  static_assert(!P::statistics || P::group == 0, "statistics are of all columns");
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const Index rows = p.rows();
+  const Columns columns(p, z, place, box);
+#pragma unroll
+  for (int h = 0; h < 2; ++h)
+#pragma unroll 1
+    for (int part = 0; part < 2; ++part) {
+      __syncwarp();
+      if (lane / 16 == part) {
+        float* const to = stage + lane % 16 / 4 * PITCH + lane % 4 * (2 * BESIDE);
+#pragma unroll
+        for (int j = 0; j < COUNT / 4; ++j)
+          if constexpr (BESIDE == 2) {
+            *reinterpret_cast<float4*>(to + j * 16) =
+                make_float4(sums[0][4 * j + 2 * h], sums[1][4 * j + 2 * h], sums[0][4 * j + 2 * h + 1], sums[1][4 * j + 2 * h + 1]);
+          } else {
+#pragma unroll
+            for (int b = 0; b < BESIDE; ++b)
+              to[j * 8 * BESIDE + b] = sums[b][4 * j + 2 * h], to[(j * 8 + 1) * BESIDE + b] = sums[b][4 * j + 2 * h + 1];
+          }
+      }
+      __syncwarp();
+#pragma unroll 1
+      for (int r = 0; r < 4; r += ROWS) {
+        float values[ROWS][EACH];
+#pragma unroll
+        for (int i = 0; i < ROWS; ++i)
+#pragma unroll
+          for (int j = 0; j < EACH; ++j) values[i][j] = stage[(r + i) * PITCH + columns.from(j)];
+        const Index m = first + h * 8 + part * 4 + r;
+        if (m >= rows) continue;
+        finish_values(p, z, m, rows, columns, 0, values);
+        // The first phase's statistics are those of all.
+        if constexpr (P::statistics)
+          for (int i = lane; i < ROWS * (BESIDE - 1); i += 32)
+            if (m + i % ROWS < rows) p.sink(z + 1 + i / ROWS, m + i % ROWS, box, 0, 0, 0);
+      }
+    }
+}
+
+// One of a tile's boxes, by its number and its batch, if there is such a box.
+template <class W, class P>
+struct PairBox {
+  Index box = 0, z, first;
+  bool there;
+  __device__ __forceinline__ PairBox(const P& p, const PairTiles<W, P>& tiles, int which)
+      : z(tiles.batch(p, W::SAMPLES ? which : 0)), first(tiles.tile_m * PAIR_ROWS + static_cast<int>(threadIdx.x) / 32 % 4 * 16),
+        there(tiles.exists(p, which)) {
+#pragma unroll
+    for (int d = 0; d < 4; ++d) {
+      const Index n = (p.extent(d) - 1) / P::Box::at(d) + 1;
+      const Index i = tiles.at[d + 1] * (d == W::JOIN ? W::BOXES : 1) + (d == W::JOIN ? which : 0);
+      there = there && i < n;
+      box = box * n + i;
+    }
+  }
+};
+
+// One warp's 16 rows of it.
 template <class W, class P, int COUNT>
 __device__ __forceinline__ void finish_pair(const P& p, const PairTiles<W, P>& tiles, int which, const Exponents& exponents,
                                             const PairLanes<W, P>& lanes, float (&sums)[COUNT], float* stage) {
   using H = Pair<W, P>;
-  Index box = 0;
-  bool there = tiles.exists(p, which);
-#pragma unroll
-  for (int d = 0; d < 4; ++d) {
-    const Index n = (p.extent(d) - 1) / P::Box::at(d) + 1;
-    const Index i = tiles.at[d + 1] * (d == W::JOIN ? W::BOXES : 1) + (d == W::JOIN ? which : 0);
-    there = there && i < n;
-    box = box * n + i;
-  }
-  if (!there) return;
-  const Index z = tiles.batch(p, W::SAMPLES ? which : 0), first = tiles.tile_m * PAIR_ROWS + static_cast<int>(threadIdx.x) / 32 % 4 * 16;
+  const PairBox<W, P> of(p, tiles, which);
+  if (!of.there) return;
+  const Index z = of.z, first = of.first, box = of.box;
   if constexpr (W::kind == Operands::Half || W::kind == Operands::Split) unscale<H::N / 8>(sums, exponents);
   const BoxPlace<P> place(p, box);
   if constexpr (H::FRAGMENTS)
@@ -3174,16 +3326,21 @@ __device__ __forceinline__ void multiply_pairs(const P& p, const Packed& packed,
   constexpr int GROUPS = W::CONSUMERS / 128;
   const int which = warp / 4, lane = static_cast<int>(threadIdx.x) % 32, next = which + 1 < GROUPS ? which + 1 : 0;
   const int chunks = static_cast<int>((P::CHANNELS + W::CHANNELS - 1) / W::CHANNELS);
-  float sums[H::N / 2];
+  float sums[H::BESIDE][H::N / 2];
   if (W::CHUNKS > 0) barrier_wait(kept, 0);
   int slot = 0;
   unsigned parity = 0;
   if (H::TURNS && next == 0) turn_give(1);
   float* const stage = reinterpret_cast<float*>(stages) + warp * 4 * H::STAGE_PITCH;
   const PairLanes<W, P> lanes(p);
-  const Taps<P> taps(p, tiles.group);
-  const Exponents exponents(packed.rows + (tiles.group * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + tiles.tile_m) * PAIR_ROWS + warp % 4 * 16,
-                            W::kind == Operands::Half ? packed.input() : 0);
+  Taps<P> taps[H::BESIDE];
+#pragma unroll
+  for (int b = 0; b < H::BESIDE; ++b) taps[b] = Taps<P>(p, tiles.group + b);
+  const auto exponents = [&](int b) {
+    return Exponents(packed.rows + ((tiles.group + b) * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + tiles.tile_m) * PAIR_ROWS + warp % 4 * 16,
+                     W::kind == Operands::Half ? packed.input() : 0);
+  };
+  const Exponents own = exponents(0);
   int number = 0;
 #pragma unroll 1
   for (; tiles.left > 0; tiles.next(), ++number) {
@@ -3200,13 +3357,15 @@ __device__ __forceinline__ void multiply_pairs(const P& p, const Packed& packed,
       barrier_wait(full + slot * 8, parity);
       const unsigned halo = shared_address(ring) + slot * H::SLOT_BYTES;
       const uint64_t b = lines_at(halo + which * H::SECOND * 16, H::ROOM * 16);
-      const uint64_t a = lines_at(W::CHUNKS > 0 ? shared_address(here) + chunk * H::TAPS * TAP_BYTES
+      const uint64_t a = lines_at(W::CHUNKS > 0 ? shared_address(here) + chunk * H::BESIDE * H::TAPS * TAP_BYTES
                                                     : halo + (H::SLOT_BYTES - H::STREAMED), TAP_BYTES / 2);
       wgmma_begin();
 #pragma unroll
-      for (int t = 0; t < H::TAPS; ++t)
-        if (taps.has(t))
-          Wgmma<H::N, W::kind>::multiply(sums, a + t * (TAP_BYTES / 16), b + H::tap(t), taps.first(t) ? chunk > 0 : 1);
+      for (int g = 0; g < H::BESIDE; ++g)
+#pragma unroll
+        for (int t = 0; t < H::TAPS; ++t)
+          if (taps[g].has(t))
+            Wgmma<H::N, W::kind>::multiply(sums[g], a + (g * H::TAPS + t) * (TAP_BYTES / 16), b + H::tap(t), taps[g].first(t) ? chunk > 0 : 1);
       wgmma_end();
       const bool over = chunk + 1 == chunks || (W::PAIRED && W::TURN > 0 && (chunk + 1) % H::TURN == 0);
       if (H::TURNS && over) turn_give(1 + next);
@@ -3221,10 +3380,21 @@ __device__ __forceinline__ void multiply_pairs(const P& p, const Packed& packed,
       if (++slot == W::SLOTS) slot = 0, parity ^= 1;
     }
     wgmma_wait<0>();
-    settle(sums);
-    if (taps.none()) clear(sums);
-
-    finish_pair<W>(p, tiles, which, exponents, lanes, sums, stage);
+#pragma unroll
+    for (int b = 0; b < H::BESIDE; ++b) {
+      settle(sums[b]);
+      if (taps[b].none()) clear(sums[b]);
+    }
+    if constexpr (H::BESIDE > 1) {
+      const PairBox<W, P> of(p, tiles, which);
+      if (!of.there) continue;
+      if constexpr (W::kind == Operands::Half)
+#pragma unroll
+        for (int b = 0; b < H::BESIDE; ++b) unscale<H::N / 8>(sums[b], b == 0 ? own : exponents(b));
+      finish_beside<typename H::Halo, H::STAGE_PITCH>(p, of.z, of.first, of.box, BoxPlace<P>(p, of.box), sums, stage);
+    } else {
+      finish_pair<W>(p, tiles, which, own, lanes, sums[0], stage);
+    }
   }
   if (H::TURNS && which == (W::PAIRED ? 0 : number % 2)) turn_wait(1 + which);
 }
@@ -3255,8 +3425,8 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
 
   PairTiles<W, P> tiles(p);
   const int chunks = static_cast<int>((P::CHANNELS + W::CHANNELS - 1) / W::CHANNELS);
-  const unsigned char* const weights = packed.weights<W>() +
-      (tiles.group * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + tiles.tile_m) * int64_t(chunks) * H::TAPS * TAP_BYTES;
+  const int64_t rows = (p.rows() + PAIR_ROWS - 1) / PAIR_ROWS, each = int64_t(chunks) * H::TAPS * TAP_BYTES, further = rows * each;
+  const unsigned char* const weights = packed.weights<W>() + (tiles.group * rows + tiles.tile_m) * each;
 
   if (warp >= W::CONSUMERS / 32) {
     registers_down<80>();
@@ -3264,9 +3434,7 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
                             W::kind == Operands::Half ? power_of_two(packed.input()) : 1.0f};
     if (W::CHUNKS > 0 && threadIdx.x == W::CONSUMERS) {
       barrier_expect(kept, H::KEPT_BYTES);
-      for (int i = 0; i < W::CHUNKS; ++i)
-        bulk_copy(shared_address(pair_shared) + i * H::TAPS * TAP_BYTES, weights + i * H::TAPS * TAP_BYTES,
-                  H::TAPS * TAP_BYTES, kept);
+      for (int i = 0; i < W::CHUNKS; ++i) copy_weights<H>(shared_address(pair_shared) + i * H::BESIDE * H::TAPS * TAP_BYTES, weights, further, i, kept);
     }
     if (W::kind == Operands::Half && blockIdx.x == 0)
       small_channels<W::PRODUCERS, P>(packed, static_cast<int>(threadIdx.x) - W::CONSUMERS, from.by);
@@ -3293,8 +3461,7 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
         barrier_wait(empty + slot * 8, parity);
         if (W::CHUNKS == 0 && threadIdx.x == W::CONSUMERS) {
           barrier_expect(full + slot * 8, H::STREAMED);
-          bulk_copy(shared_address(to) + (H::SLOT_BYTES - H::STREAMED), weights + int64_t(chunk) * H::STREAMED, H::STREAMED,
-                    full + slot * 8);
+          copy_weights<H>(shared_address(to) + (H::SLOT_BYTES - H::STREAMED), weights, further, chunk, full + slot * 8);
         }
 #pragma unroll
         for (int i = 0; i < H::PIXELS; ++i) {
@@ -3330,7 +3497,7 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
 template <class W, bool FLAGGED, class P>
 cudaError_t launch_pairs(const P& p, void* workspace, int processors, cudaStream_t stream) {
   using H = Pair<W, P>;
-  const int64_t kinds = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS);
+  const int64_t kinds = p.groups() / H::BESIDE * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS);
   const int64_t blocks = processors >= kinds ? processors / kinds * kinds : kinds;
   const cudaError_t refused = allow_shared(pair_kernel<W, FLAGGED, P>, H::shared_bytes);
   if (refused != cudaSuccess) return refused;
@@ -3383,7 +3550,7 @@ struct Split {
   static constexpr int JOIN = JOIN_, SLOTS = SLOTS_, PIECE = PIECE_, HELD = HELD_, LAND = LAND_, CHUNKS = 0, TURN = 1;
   static constexpr int BM = PAIR_ROWS, PRODUCERS = 128, CONSUMERS = 256, threads = PRODUCERS + CONSUMERS;
   static constexpr int BOXES = 2;
-  static constexpr bool PAIRED = true, SAMPLES = JOIN == 4;
+  static constexpr bool PAIRED = true, SAMPLES = JOIN == 4, TOGETHER = false;
   static constexpr int UNIT = 4, CHANNELS = 2 * UNIT;
   // Of a thread. Together what three warpgroups begin with: who asked for more would wait for ever.
   static constexpr int PRODUCER_REGISTERS = 104, CONSUMER_REGISTERS = 200;
@@ -3672,6 +3839,8 @@ cudaError_t launch_split(const P& p, void* workspace, cudaStream_t stream) {
 // four others round it and store it as [8 channels][pixel][channel] in a ring of whole lines. Two or three warpgroups
 // take output lines in turn: for every tap one instruction for each 16 channels multiplies 64 output channels by the
 // strip's pixels. A tap is a shift in a line, or another line of the ring. While one warpgroup stores, another multiplies.
+// Phases whose elements lie beside each other are computed by the same warpgroup, one after another, and their sums go
+// through shared memory, from where whole lines of the output are stored.
 // For windows one wide in the first two dimensions, with strides of one, and an input that is memory as it is.
 // Operands: kinds Half and Native, as in window_wgmma.cuh; what half cannot hold is done again by that file's kernel.
 // Memory: 1.02 to 1.1 times the input, the output once, for each 64 output channels.
@@ -3708,7 +3877,10 @@ struct Strip {
   static constexpr int LANDING_BYTES = W::UNIT * LANDED * static_cast<int>(sizeof(scalar));
   // Phases of one convolution share the lines of its input, and their elements lie beside each other: a block has them all.
   static constexpr int PHASES = InsideOf<P>::groups, PHASE_BYTES = W::CHUNKS * TAPS * TAP_BYTES, KEPT_BYTES = PHASES * PHASE_BYTES;
-  static constexpr int shared_bytes = KEPT_BYTES + W::SLOTS * SLOT_BYTES + W::LANDINGS * LANDING_BYTES +
+  // Of these, those whose elements lie beside each other, and a warp's room for four rows of them.
+  static constexpr int BESIDE = InsideOf<P>::beside, STAGE_PITCH = beside_pitch(BESIDE * N);
+  static constexpr int STAGE_BYTES = BESIDE > 1 ? W::CONSUMERS / 32 * 4 * STAGE_PITCH * 4 : 0;
+  static constexpr int shared_bytes = KEPT_BYTES + W::SLOTS * SLOT_BYTES + W::LANDINGS * LANDING_BYTES + STAGE_BYTES +
                                       (2 * W::SLOTS + 2 * W::LANDINGS + 1) * 8 + 112;
   static_assert(P::Kernel::at(0) == 1 && P::Kernel::at(1) == 1 && P::Stride::product == 1, "a window that marches");
   static_assert(P::Box::at(0) * P::Box::at(1) * P::Box::at(2) == 1 && P::Box::at(3) % 8 == 0, "a line");
@@ -3914,7 +4086,8 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0), lane = static_cast<int>(threadIdx.x) % 32;
   unsigned char* const ring = strip_shared + S::KEPT_BYTES;
   unsigned char* const landings = ring + W::SLOTS * S::SLOT_BYTES;
-  const unsigned full = shared_address(landings + W::LANDINGS * S::LANDING_BYTES), empty = full + W::SLOTS * 8;
+  unsigned char* const stages = landings + W::LANDINGS * S::LANDING_BYTES;
+  const unsigned full = shared_address(stages + S::STAGE_BYTES), empty = full + W::SLOTS * 8;
   const unsigned landed = empty + W::SLOTS * 8, free = landed + W::LANDINGS * 8, kept = free + W::LANDINGS * 8;
   if (threadIdx.x == 0) {
     for (int i = 0; i < W::SLOTS; ++i) {
@@ -3989,12 +4162,13 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
   } else {
     registers_up<W::UP>();
     const int which = warp / 4;
-    float sums[S::N / 2];
+    float sums[S::BESIDE][S::N / 2];
     const uint64_t kept_at = lines_at(shared_address(strip_shared), TAP_BYTES / 2), b = lines_at(shared_address(ring) + S::LEAD * 16, S::UNIT_BYTES);
     barrier_wait(kept, 0);
     if (which == W::WARPGROUPS - 1) turn_give(1);
     // Lines of the ring are counted from the block's first: `base` is that of the stretch's, and what lies before `released`
-    // this warp no longer needs. The warpgroups take phases of lines in turn, `done` counts them.
+    // this warp no longer needs. The warpgroups take phases of lines in turn, `done` counts their turns.
+    constexpr int TURNS = S::PHASES / S::BESIDE;
     unsigned base = 0, released = 0, done = 0;
     const auto acquire = [&](unsigned line) { barrier_wait(full + line % W::SLOTS * 8, line / W::SLOTS & 1); };
     const auto release = [&](unsigned line) {
@@ -4005,12 +4179,12 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
       const Index left = lines.strip * P::Box::at(3), rest = p.extent(3) - left;
       const int there = rest < S::N ? static_cast<int>(rest) : S::N;
 #pragma unroll 1
-      for (Index i = (which + W::WARPGROUPS - done % W::WARPGROUPS) % W::WARPGROUPS; i < lines.count * S::PHASES; i += W::WARPGROUPS) {
-        const Index l = i / S::PHASES, group = lines.group + i % S::PHASES;
-        const Taps<P> taps(p, group);
-        const Exponents exponents(packed.rows + (group * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + lines.tile_m) * PAIR_ROWS + warp % 4 * 16,
-                                  W::kind == Operands::Half ? packed.input() : 0);
-        const uint64_t a = kept_at + i % S::PHASES * (S::PHASE_BYTES / 16);
+      for (Index i = (which + W::WARPGROUPS - done % W::WARPGROUPS) % W::WARPGROUPS; i < lines.count * TURNS; i += W::WARPGROUPS) {
+        const Index l = i / TURNS, phase = i % TURNS * S::BESIDE, group = lines.group + phase;
+        Taps<P> taps[S::BESIDE];
+#pragma unroll
+        for (int beside = 0; beside < S::BESIDE; ++beside) taps[beside] = Taps<P>(p, group + beside);
+        const uint64_t a = kept_at + phase * (S::PHASE_BYTES / 16);
         turn_wait(1 + which);
 #pragma unroll
         for (int down = 0; down < S::DOWN; ++down) {
@@ -4019,34 +4193,47 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
           const uint64_t from = b + line % W::SLOTS * (S::SLOT_BYTES / 16);
           wgmma_begin();
 #pragma unroll
-          for (int across = 0; across < S::ACROSS; ++across)
+          for (int beside = 0; beside < S::BESIDE; ++beside)
 #pragma unroll
-            for (int chunk = 0; chunk < W::CHUNKS; ++chunk)
-              if (taps.has(down * S::ACROSS + across))
-                Wgmma<S::N, W::kind>::multiply(sums, a + (chunk * S::TAPS + down * S::ACROSS + across) * (TAP_BYTES / 16),
-                                               from + (chunk * 2 * (S::UNIT_BYTES / 16) + across * P::Dilation::at(3)),
-                                               chunk != 0 || !taps.first(down * S::ACROSS + across));
+            for (int across = 0; across < S::ACROSS; ++across)
+#pragma unroll
+              for (int chunk = 0; chunk < W::CHUNKS; ++chunk)
+                if (taps[beside].has(down * S::ACROSS + across))
+                  Wgmma<S::N, W::kind>::multiply(sums[beside], a + ((beside * W::CHUNKS + chunk) * S::TAPS + down * S::ACROSS + across) * (TAP_BYTES / 16),
+                                                 from + (chunk * 2 * (S::UNIT_BYTES / 16) + across * P::Dilation::at(3)),
+                                                 chunk != 0 || !taps[beside].first(down * S::ACROSS + across));
         }
         wgmma_end();
         turn_give(1 + (which + 1) % W::WARPGROUPS);
         wgmma_wait<0>();
-        settle(sums);
-        if (taps.none()) clear(sums);
+#pragma unroll
+        for (int beside = 0; beside < S::BESIDE; ++beside) {
+          settle(sums[beside]);
+          if (taps[beside].none()) clear(sums[beside]);
+        }
         __syncwarp();
         // What this warpgroup's next line does not need; but no line that it has not seen, and not the stretch's last, for
         // which it waits below: a slot that is given back may have been filled again.
-        const Index next = (i + W::WARPGROUPS) / S::PHASES, after = l + S::REACH + 1;
+        const Index next = (i + W::WARPGROUPS) / TURNS, after = l + S::REACH + 1;
         const unsigned seen = base + static_cast<unsigned>(next < after ? next : after);
         const unsigned last = base + static_cast<unsigned>(lines.count) + S::REACH - 1;
         release(seen < last ? seen : last);
         const Index first = lines.tile_m * PAIR_ROWS + warp % 4 * 16;
-        if constexpr (W::kind == Operands::Half) unscale<S::N / 8>(sums, exponents);
+        if constexpr (W::kind == Operands::Half)
+#pragma unroll
+          for (int beside = 0; beside < S::BESIDE; ++beside)
+            unscale<S::N / 8>(sums[beside], Exponents(packed.rows + ((group + beside) * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + lines.tile_m) * PAIR_ROWS + warp % 4 * 16,
+                                                      packed.input()));
         const Index line = (lines.outer[0] * p.extent(1) + lines.outer[1]) * p.extent(2) + lines.first + l;
         const Index box = line * lines.strips + lines.strip;
         const Index at[4] = {lines.outer[0], lines.outer[1], lines.first + l, left};
-        finish_line<P::Box::at(3)>(p, lines.batch + i % S::PHASES, first, box, line * p.extent(3) + left, at, left > 0, there, sums);
+        if constexpr (S::BESIDE > 1)
+          finish_beside<Dims<1, 1, 1, S::N>, S::STAGE_PITCH>(p, lines.batch + phase, first, box, BoxPlace<P>(at, {1, 1, 1, rest < P::Box::at(3) ? there : P::Box::at(3)}),
+                                                             sums, reinterpret_cast<float*>(stages) + warp * 4 * S::STAGE_PITCH);
+        else
+          finish_line<P::Box::at(3)>(p, lines.batch + phase, first, box, line * p.extent(3) + left, at, left > 0, there, sums[0]);
       }
-      base += static_cast<unsigned>(lines.count) + S::REACH, done += static_cast<unsigned>(lines.count) * S::PHASES;
+      base += static_cast<unsigned>(lines.count) + S::REACH, done += static_cast<unsigned>(lines.count) * TURNS;
       acquire(base - 1);
       __syncwarp();
       release(base);
@@ -5056,7 +5243,7 @@ __host__ __device__ __forceinline__ Stretch stretch(int64_t first, int64_t last,
 //   void finish(const L&, Index row, const Acc&) const;
 // and takes two launches: every part of every row, then the rows. Nothing depends on timing.
 //   CRUCIBLE_SLICE_VECTORS   how many vectors a thread of a sliced walk has, all asked for before the first is used
-//   CRUCIBLE_LAST_FIRST      1: slices go from the last to the first, as the end of what was written just before is still
+//   CRUCIBLE_LAST_FIRST      1: slices and kept rows go from the last to the first, as the end of what was written just before is still
 //                            in the cache
 
 #ifndef CRUCIBLE_SLICE_VECTORS
@@ -5155,9 +5342,9 @@ __global__ void __launch_bounds__(ROW_THREADS) row_kernel(const R r) {
 template <int N, class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_keeping_kernel(const R r) {
   extern __shared__ __align__(16) unsigned char row_kept[];
-  const int64_t row = row_of_thread<N>();
+  const int64_t after = row_of_thread<N>(), row = CRUCIBLE_LAST_FIRST ? r.rows() - 1 - after : after;
   accum* const kept = reinterpret_cast<accum*>(row_kept) + threadIdx.x / N * r.kept();
-  if (row < r.rows()) r.keeping(Lanes<N>(), static_cast<Index>(row), kept);
+  if (after < r.rows()) r.keeping(Lanes<N>(), static_cast<Index>(row), kept);
 }
 
 template <int N, class R>
@@ -5319,21 +5506,21 @@ struct PoolOf<P, typename Named<typename P::Pool>::type> {
   using Window = typename P::Pool;
 };
 
-// A functor of phases knows elements by their places in a box; some may not exist, and phases may lack some of the taps
+// A functor of phases knows elements by their places in a box; some may not exist, alike in all rows or not, and phases may lack some of the taps
 // (as the weights count them).
 template <class P, class = void>
 struct PhasedOf { static constexpr bool phased = false; };
 template <class P>
 struct PhasedOf<P, typename Named<typename P::Phased>::type> { static constexpr bool phased = true; };
 template <class P, class = void>
-struct RaggedOf { static constexpr bool ragged = false; };
+struct RaggedOf { static constexpr bool ragged = false, alike = true; };
 template <class P>
-struct RaggedOf<P, typename Named<typename P::Ragged>::type> { static constexpr bool ragged = true; };
-// Groups that read the same input: phases.
+struct RaggedOf<P, typename Named<typename P::Ragged>::type> { static constexpr bool ragged = true, alike = P::ALIKE; };
+// Groups that read the same input: phases. So many of them, neighbours, have elements of which one lies beside the other.
 template <class P, class = void>
-struct InsideOf { static constexpr int groups = 1; };
+struct InsideOf { static constexpr int groups = 1, beside = 1; };
 template <class P>
-struct InsideOf<P, typename Named<typename P::Inside>::type> { static constexpr int groups = P::PHASES; };
+struct InsideOf<P, typename Named<typename P::Inside>::type> { static constexpr int groups = P::PHASES, beside = P::BESIDE; };
 template <class P, class = void>
 struct TapsOf {
   static constexpr bool sparse = false;
@@ -5351,6 +5538,7 @@ struct TapsOf<P, typename Named<typename P::Sparse>::type> {
 template <class P>
 struct Taps {
   uint64_t there = 0;
+  Taps() = default;
   __device__ __forceinline__ Taps(const P& p, Index group) {
     static_assert(!TapsOf<P>::sparse || P::Kernel::product <= 64, "a bit for each");
     if (TapsOf<P>::sparse)
@@ -6188,11 +6376,25 @@ struct PlainColumns {
   __device__ __forceinline__ int from(int j) const { return static_cast<int>(threadIdx.x) % 32 + j * 32; }
 };
 
+// Columns may be of several batches, neighbours from z on, and may know which elements exist: the same of all rows.
+template <class C, class = void>
+struct BatchOf {
+  static constexpr bool knows = false;
+  static __device__ __forceinline__ Index at(const C&, Index z, int) { return z; }
+};
+template <class C>
+struct BatchOf<C, typename Named<typename C::Several>::type> {
+  static constexpr bool knows = C::KNOWS;
+  static __device__ __forceinline__ Index at(const C& columns, Index z, int j) { return z + columns.further(j); }
+};
+
 // Whether a lane's column of a row is an element.
 template <class P, class C>
 __device__ __forceinline__ bool is_there(const P& p, Index z, Index m, const C& columns, int r, int j) {
-  if constexpr (RaggedOf<P>::ragged && PhasedOf<P>::phased)
-    return columns.valid(r, j) && p.exists_at(z, m, columns.pixel(r, j, 0), columns.pixel(r, j, 1), columns.pixel(r, j, 2), columns.pixel(r, j, 3));
+  if constexpr (BatchOf<C>::knows)
+    return columns.valid(r, j);
+  else if constexpr (RaggedOf<P>::ragged && PhasedOf<P>::phased)
+    return columns.valid(r, j) && p.exists_at(BatchOf<C>::at(columns, z, j), m, columns.pixel(r, j, 0), columns.pixel(r, j, 1), columns.pixel(r, j, 2), columns.pixel(r, j, 3));
   else if constexpr (RaggedOf<P>::ragged)
     return columns.valid(r, j) && p.exists(z, m, columns.column(r, j));
   else
@@ -6202,7 +6404,7 @@ template <class P, class C>
 __device__ __forceinline__ accum finish_element(const P& p, Index z, Index m, const C& columns, int r, int j, int split,
                                                 accum value, bool there) {
   if constexpr (PhasedOf<P>::phased)
-    return p.finish_at(z, m, columns.pixel(r, j, 0), columns.pixel(r, j, 1), columns.pixel(r, j, 2), columns.pixel(r, j, 3), split, value,
+    return p.finish_at(BatchOf<C>::at(columns, z, j), m, columns.pixel(r, j, 0), columns.pixel(r, j, 1), columns.pixel(r, j, 2), columns.pixel(r, j, 3), split, value,
                        there && columns.valid(r, j));
   else
     return p.finish(z, m, columns.valid(r, j) ? columns.column(r, j) : 0, split, value, there && columns.valid(r, j));
@@ -6213,10 +6415,11 @@ __device__ __forceinline__ accum finish_element(const P& p, Index z, Index m, co
 template <int LANES>
 __device__ __forceinline__ accum near_mean(accum mine, int have) {
   accum sum = mine * accum(1.0 / LANES), count = static_cast<accum>(have);
+  if (LANES == 32) count = static_cast<accum>(__popc(__ballot_sync(0xffffffffu, have != 0)));  // one each
 #pragma unroll
   for (int by = LANES / 2; by > 0; by /= 2) {
     sum += __shfl_xor_sync(0xffffffffu, sum, by);
-    count += __shfl_xor_sync(0xffffffffu, count, by);
+    if (LANES < 32) count += __shfl_xor_sync(0xffffffffu, count, by);
   }
   const accum mean = count > 0 ? sum * (accum(LANES) / count) : accum(0);
   return mean - mean == 0 ? mean : accum(0);
@@ -6232,7 +6435,7 @@ __device__ __forceinline__ accum near_all(const P& p, Index z, Index m, const C&
     const bool there = is_there(p, z, m, columns, r, j);
     if (there) mine = kept[j];
     any |= there;
-    *found += __popc(__ballot_sync(0xffffffffu, there));
+    if (!BatchOf<C>::knows) *found += __popc(__ballot_sync(0xffffffffu, there));
   }
   return near_mean<32>(mine, any);
 }
@@ -6312,7 +6515,8 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
       for (int r = 0; r < ROWS; ++r) {
         accum near;
         if constexpr (RaggedOf<P>::ragged) {
-          int found = 0;
+          int found = columns.count;
+          if (!BatchOf<C>::knows) found = 0;
           near = near_all(p, z, m + r, columns, r, kept[r], &found);
           if (lane / EVERY == r) size = static_cast<accum>(found);
         } else {
@@ -7311,10 +7515,10 @@ __device__ __forceinline__ void finish_line(const P& p, Index z, Index first, In
 
 
 // The sums of a box, as many columns apart from row to row as the halo under it is wide. Whether they can be finished in
-// registers: a block of eight columns is of two rows at most, and where windows are pooled, all of one is in one lane.
+// registers: a block of eight columns is of two rows at most, and where windows are pooled, neighbours in one are in one lane.
 template <class Halo, class P>
 __host__ __device__ constexpr bool fragmentary() {
-  return Halo::at(3) >= 8 && (!PoolOf<P>::pooled || (Halo::at(3) % 8 == 0 && PoolOf<P>::Window::at(3) == 2));
+  return Halo::at(3) >= 8 && (!PoolOf<P>::pooled || (Halo::at(3) % 2 == 0 && PoolOf<P>::Window::at(3) == 2));
 }
 
 // A row of the halo, by its number: where its first pixel is stored, from the box's first, and which of its pixels are the box's.
@@ -7335,39 +7539,55 @@ struct BoxRow {
   }
 };
 
+// The sum that lies so many columns behind a lane's own of block i, element e: in another lane of the four, where that is
+// no multiple of eight.
+template <int COUNT>
+__device__ __forceinline__ float sum_behind(const float (&sums)[COUNT], int i, int columns, int e) {
+  constexpr int LAST = COUNT / 4 - 1;
+  const int block = i + columns / 8, next = block < LAST ? block + 1 : LAST, by = columns % 8 / 2;
+  if (by == 0) return sums[block * 4 + e];
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const float mine = lane % 4 < by ? sums[next * 4 + e] : sums[(block < LAST ? block : LAST) * 4 + e];
+  return __shfl_sync(0xffffffffu, mine, lane / 4 * 4 + (lane + by) % 4);
+}
+
 // The windows of one row's sums: two neighbours of a lane, and what lies below them.
 template <class Halo, bool WHOLE, class P, int COUNT>
 __device__ __forceinline__ void pool_fragments(const P& p, Index z, Index m, bool there, const BoxPlace<P>& place, Index base,
                                                const float (&sums)[COUNT]) {
   using Window = typename PoolOf<P>::Window;
   using Row = BoxRow<Halo, WHOLE, P>;
+  constexpr int WIDE = Halo::at(3);
   Index pools = 0;
 #pragma unroll
   for (int d = 0; d < 4; ++d) pools = pools * (p.extent(d) / Window::at(d)) + place.first[d] / Window::at(d);
 #pragma unroll
-  for (int i = 0; i < COUNT / 4; ++i) {
-    const Row row(i * 8 / Halo::at(3));
-    const int x = i * 8 % Halo::at(3);
-    if (!row.inside() || x >= P::Box::at(3)) continue;
-    if (row.at[0] % Window::at(0) != 0 || row.at[1] % Window::at(1) != 0 || row.at[2] % Window::at(2) != 0) continue;
-    const int pixel = x + static_cast<int>(threadIdx.x) % 4 * 2;
-    // The window's last pixel exists.
-    bool whole = there && pixel + 1 < (WHOLE ? P::Box::at(3) : place.there[3]);
-    if (!WHOLE)
+  for (int i = 0; i < COUNT / 4; ++i)
+    // The row in which the block begins, and the one that begins in it.
 #pragma unroll
-      for (int d = 0; d < 3; ++d) whole = whole && row.at[d] + Window::at(d) <= place.there[d];
-    typename P::Pooling pool;
+    for (int number = i * 8 / WIDE; number * WIDE < i * 8 + 8; ++number) {
+      const Row row(number);
+      const int x = i * 8 - number * WIDE;
+      if (!row.inside() || x >= P::Box::at(3)) continue;
+      if (row.at[0] % Window::at(0) != 0 || row.at[1] % Window::at(1) != 0 || row.at[2] % Window::at(2) != 0) continue;
+      const int pixel = x + static_cast<int>(threadIdx.x) % 4 * 2;
+      // The window's last pixel exists.
+      bool whole = there && pixel >= 0 && pixel + 1 < (WHOLE ? P::Box::at(3) : place.there[3]);
+      if (!WHOLE)
 #pragma unroll
-    for (int k = 0; k < Window::product; ++k) {
-      const int down = (Window::index(k, 0) * Halo::at(1) + Window::index(k, 1)) * Halo::at(2) + Window::index(k, 2);
-      const Index n = base + Row(i * 8 / Halo::at(3) + down).first(p) + pixel + Window::index(k, 3);
-      pool.step(p.pool_in(z, m, P::reads && !whole ? Index(0) : n, sums[(i + down * (Halo::at(3) / 8)) * 4 + Window::index(k, 3)]));
+        for (int d = 0; d < 3; ++d) whole = whole && row.at[d] + Window::at(d) <= place.there[d];
+      typename P::Pooling pool;
+#pragma unroll
+      for (int k = 0; k < Window::product; ++k) {
+        const int down = (Window::index(k, 0) * Halo::at(1) + Window::index(k, 1)) * Halo::at(2) + Window::index(k, 2);
+        const Index n = base + Row(number + down).first(p) + pixel + Window::index(k, 3);
+        pool.step(p.pool_in(z, m, P::reads && !whole ? Index(0) : n, sum_behind(sums, i, down * WIDE, Window::index(k, 3))));
+      }
+      Index to = 0;
+#pragma unroll
+      for (int d = 0; d < 3; ++d) to = to * (p.extent(d) / Window::at(d)) + row.at[d] / Window::at(d);
+      if (whole) p.pool_out(z, m, pools + to * (p.extent(3) / Window::at(3)) + pixel / Window::at(3), pool);
     }
-    Index to = 0;
-#pragma unroll
-    for (int d = 0; d < 3; ++d) to = to * (p.extent(d) / Window::at(d)) + row.at[d] / Window::at(d);
-    if (whole) p.pool_out(z, m, pools + to * (p.extent(3) / Window::at(3)) + pixel / Window::at(3), pool);
-  }
 }
 
 // One warp's rows of a box. Names as above.
@@ -7595,7 +7815,7 @@ struct Warpgroups {
   static constexpr Operands kind = kind_;
   static constexpr int JOIN = JOIN_, SLOTS = SLOTS_, CHUNKS = CHUNKS_, TURN = TURN_, LAND = LAND_;
   static constexpr int BM = PAIR_ROWS, PRODUCERS = 256, CONSUMERS = 256, threads = PRODUCERS + CONSUMERS;
-  static constexpr bool PAIRED = JOIN >= 0, SAMPLES = JOIN == 4;
+  static constexpr bool PAIRED = JOIN >= 0, SAMPLES = JOIN == 4, TOGETHER = true;
   static constexpr int BOXES = PAIRED ? 2 : 1;                 // side by side
   static constexpr int UNIT = kind == Operands::Tf32 ? 4 : 8;  // channels in 16 bytes
   static constexpr int CHANNELS = 2 * UNIT;                    // of a chunk
@@ -7799,6 +8019,8 @@ cudaError_t pack_rows(const P& p, void* workspace, int* processors, cudaStream_t
 // warpgroups take boxes alternately, so that one stores while the other multiplies. Else they come with each chunk by a
 // bulk copy, and to share them the warpgroups take two boxes side by side (JOIN >= 0), or the same box of two samples
 // (JOIN = 4), and turns, TURN chunks each.
+// Phases whose elements lie beside each other are computed together, each with sums of its own, and go through shared
+// memory, from where neighbouring lanes store neighbours.
 //
 // Operands: half has the 11 bits of tf32 at twice the rate, but not its range. In kind Half the weights are scaled by a
 // power of two for each output channel and the input by one chosen from a sample of it, and the block watches: a number
@@ -7809,15 +8031,18 @@ cudaError_t pack_rows(const P& p, void* workspace, int* processors, cudaStream_t
 #if CRUCIBLE_HOPPER
 namespace crucible {
 
+// Floats from a row to the next where so many columns of several phases are staged: a quarter of a warp stores to two rows.
+__host__ __device__ constexpr int beside_pitch(int columns) { return (columns + 31) / 32 * 32 + 16; }
+
 // A box, or two, and the halo. Places in the halo count residue by residue.
 template <class W, class P>
 struct Pair {
   __host__ __device__ static constexpr int box(int d) { return P::Box::at(d) * (d == W::JOIN ? W::BOXES : 1); }
   __host__ __device__ static constexpr int halo(int d) { return halo_extent<P>(d, box(d)); }
-  // Of a residue; rows that are pooled in pairs begin with eight columns of their own.
+  // Of a residue; where neighbours are pooled, rows begin with one that has its neighbour behind it.
   __host__ __device__ static constexpr int each(int d) {
     const int own = (halo(d) - 1) / P::Stride::at(d) + 1;
-    return d == 3 && PoolOf<P>::pooled && PoolOf<P>::Window::at(3) == 2 ? (own + 7) / 8 * 8 : own;
+    return d == 3 && PoolOf<P>::pooled && PoolOf<P>::Window::at(3) == 2 ? own + own % 2 : own;
   }
   using Halo = Dims<each(0), each(1), each(2), each(3)>;
   static constexpr int RESIDUES = P::Stride::product, PLACES = RESIDUES * Halo::product * (W::SAMPLES ? W::BOXES : 1);
@@ -7856,12 +8081,12 @@ struct Pair {
   // could take the phase before last of its barrier for the one it needs.
   static constexpr bool TURNS = !W::PAIRED || W::TURN > 0;
   static constexpr int TURN = W::TURN > 0 ? W::TURN : 1;
-  static constexpr int TAPS = P::Kernel::product;
-  static constexpr int HALO_BYTES = 2 * ROOM * 16, STREAMED = W::CHUNKS > 0 ? 0 : TAPS * TAP_BYTES;
+  static constexpr int TAPS = P::Kernel::product, BESIDE = W::TOGETHER ? InsideOf<P>::beside : 1;
+  static constexpr int HALO_BYTES = 2 * ROOM * 16, STREAMED = W::CHUNKS > 0 ? 0 : BESIDE * TAPS * TAP_BYTES;
   static constexpr int SLOT_BYTES = (HALO_BYTES + 127) / 128 * 128 + STREAMED;
-  static constexpr int KEPT_BYTES = W::CHUNKS * TAPS * TAP_BYTES;
-  static constexpr bool FRAGMENTS = fragmentary<Halo, P>();
-  static constexpr int STAGE_PITCH = (BN + 23) / 32 * 32 + 8, STAGE_BYTES = FRAGMENTS ? 0 : W::CONSUMERS / 32 * 4 * STAGE_PITCH * 4;
+  static constexpr int KEPT_BYTES = W::CHUNKS * BESIDE * TAPS * TAP_BYTES;
+  static constexpr bool FRAGMENTS = BESIDE == 1 && fragmentary<Halo, P>();
+  static constexpr int STAGE_PITCH = BESIDE > 1 ? beside_pitch(BESIDE * N) : (BN + 23) / 32 * 32 + 8, STAGE_BYTES = FRAGMENTS ? 0 : W::CONSUMERS / 32 * 4 * STAGE_PITCH * 4;
   static constexpr int shared_bytes = KEPT_BYTES + W::SLOTS * SLOT_BYTES + STAGE_BYTES + W::LAND * 1024 + (2 * W::SLOTS + 1) * 8 + 112;
 };
 
@@ -7875,8 +8100,9 @@ struct PairTiles {
   Index numbers[4], at[5], step[5];
 
   __device__ __forceinline__ explicit PairTiles(const P& p) {
-    const Index tiles = (p.rows() + PAIR_ROWS - 1) / PAIR_ROWS, kinds = tiles * p.groups(), kind = static_cast<Index>(blockIdx.x) % kinds;
-    group = kind / tiles, tile_m = kind % tiles;
+    const Index tiles = (p.rows() + PAIR_ROWS - 1) / PAIR_ROWS, kinds = tiles * (p.groups() / H::BESIDE);
+    const Index kind = static_cast<Index>(blockIdx.x) % kinds;
+    group = kind / tiles * H::BESIDE, tile_m = kind % tiles;
     Index first = static_cast<Index>(blockIdx.x) / kinds, by = static_cast<Index>(gridDim.x) / kinds;
     Index count = samples(p);
 #pragma unroll
@@ -7919,6 +8145,23 @@ __device__ __forceinline__ bool watched(float& largest) {
   const bool small = most < __float_as_uint(HALF_SMALL) && most != 0 && __popc(__ballot_sync(0xffffffffu, largest > 0.0f)) > 3;
   largest = 0.0f;
   return small || most > __float_as_uint(HALF_LIMIT);
+}
+
+// 16 bytes of channels. In kind Half they are scaled, and the largest number so far is noted.
+template <Operands kind>
+__device__ __forceinline__ uint4 round_unit(float* x, float by, float& largest) {
+  if constexpr (kind == Operands::Tf32) {
+    return make_uint4(round_tf32(x[0]), round_tf32(x[1]), round_tf32(x[2]), round_tf32(x[3]));
+  } else if constexpr (kind == Operands::Half) {
+#pragma unroll
+    for (int e = 0; e < 8; ++e) {
+      x[e] *= by;
+      largest = fmaxf(largest, fabsf(x[e]));
+    }
+    return make_uint4(pack_half(x[0], x[1]), pack_half(x[2], x[3]), pack_half(x[4], x[5]), pack_half(x[6], x[7]));
+  } else {
+    return make_uint4(pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7]));
+  }
 }
 
 // A channel that is small everywhere may have large weights: raises the flag.
@@ -7964,6 +8207,14 @@ __device__ __forceinline__ void unscale(float (&sums)[COUNT], const Exponents& e
       }
     }
   }
+}
+
+// A chunk's weights of each phase; they lie so many bytes apart.
+template <class H>
+__device__ __forceinline__ void copy_weights(unsigned to, const unsigned char* weights, int64_t further, int chunk, unsigned come) {
+  constexpr int BYTES = H::TAPS * TAP_BYTES;
+#pragma unroll
+  for (int b = 0; b < H::BESIDE; ++b) bulk_copy(to + b * BYTES, weights + b * further + int64_t(chunk) * BYTES, BYTES, come);
 }
 
 // Places behind the halo that are read with it, for sums that nobody wants, have zeros: what lay there before may be anything.
@@ -8048,20 +8299,7 @@ struct PairProducer {
     const int q = thread() + pixel * W::PRODUCERS;
 #pragma unroll
     for (int unit = 0; unit < 2; ++unit) {
-      float* const x = v + unit * W::UNIT;
-      uint4 word;
-      if constexpr (W::kind == Operands::Tf32) {
-        word = make_uint4(round_tf32(x[0]), round_tf32(x[1]), round_tf32(x[2]), round_tf32(x[3]));
-      } else if constexpr (W::kind == Operands::Half) {
-#pragma unroll
-        for (int e = 0; e < 8; ++e) {
-          x[e] *= by;
-          largest[unit] = fmaxf(largest[unit], fabsf(x[e]));
-        }
-        word = make_uint4(pack_half(x[0], x[1]), pack_half(x[2], x[3]), pack_half(x[4], x[5]), pack_half(x[6], x[7]));
-      } else {
-        word = make_uint4(pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7]));
-      }
+      const uint4 word = round_unit<W::kind>(v + unit * W::UNIT, by, largest[unit]);
       if (q < H::PLACES) *reinterpret_cast<uint4*>(slot + (unit * H::ROOM + q) * 16) = word;
     }
   }
@@ -8202,22 +8440,123 @@ __device__ __forceinline__ void finish_box(const P& p, Index z, Index first, Ind
 #endif
 
 #if CRUCIBLE_HAS_WGMMA
-// One warp's 16 rows of one of a tile's boxes, if there is such a box.
+// The columns of a box of several phases that a lane finishes, the phases of a pixel beside each other: every 32nd.
+template <class Halo, class P>
+struct BesideColumns {
+  using Several = void;
+  using Box = typename P::Box;
+  static constexpr int BESIDE = InsideOf<P>::beside, EACH = (BESIDE * Box::product + 31) / 32;
+  static constexpr bool LINE = Box::product == Box::at(3), KNOWS = RaggedOf<P>::alike;
+  static_assert(Box::product < 256 && EACH <= 32, "a byte for each number of a pixel, a bit for each column");
+  const BoxPlace<P>& place;
+  Index tile;
+  int count;
+  unsigned exists = 0, pixels[LINE ? 1 : EACH];  // four bytes each
+
+  static __device__ __forceinline__ int at(int j) { return static_cast<int>(threadIdx.x) % 32 + j * 32; }
+  static __device__ __forceinline__ int number(int j) {
+    return 32 % BESIDE == 0 ? static_cast<int>(threadIdx.x) % 32 / BESIDE + j * (32 / BESIDE) : at(j) / BESIDE;
+  }
+  __device__ __forceinline__ BesideColumns(const P& p, Index z, const BoxPlace<P>& of, Index box) : place(of), tile(box) {
+#pragma unroll
+    for (int j = 0; j < EACH; ++j) {
+      if (!LINE) pixels[j] = Box::index(number(j), 0) | Box::index(number(j), 1) << 8 | Box::index(number(j), 2) << 16 | Box::index(number(j), 3) << 24;
+      bool there = place.exists(number(j));
+      if constexpr (RaggedOf<P>::ragged && KNOWS)
+        there = there && p.exists_at(z + further(j), 0, of.first[0] + in(j, 0), of.first[1] + in(j, 1), of.first[2] + in(j, 2), of.first[3] + in(j, 3));
+      exists |= unsigned(there) << j;
+    }
+    count = P::statistics ? static_cast<int>(__reduce_add_sync(0xffffffffu, __popc(exists))) : 0;
+  }
+  // Which of the phases it is, its pixel, and where it is staged.
+  static __device__ __forceinline__ Index further(int j) { return 32 % BESIDE == 0 ? static_cast<int>(threadIdx.x) % BESIDE : at(j) % BESIDE; }
+  __device__ __forceinline__ int in(int j, int d) const { return LINE ? (d == 3 ? number(j) : 0) : static_cast<int>(pixels[j] >> 8 * d & 255u); }
+  __device__ __forceinline__ int from(int j) const {
+    int place_in = 0;
+#pragma unroll
+    for (int d = 0; d < 4; ++d) place_in += in(j, d) * Halo::pitch(d);
+    return (number(j) < Box::product ? place_in : 0) * BESIDE + static_cast<int>(further(j));
+  }
+  __device__ __forceinline__ bool valid(int, int j) const { return exists >> j & 1u; }
+  __device__ __forceinline__ Index column(int, int) const { return 0; }
+  __device__ __forceinline__ Index pixel(int r, int j, int d) const {
+    return place.first[d] + (Box::at(d) > 1 && (!P::reads || valid(r, j)) ? in(j, d) : 0);
+  }
+};
+
+// One warp's 16 rows of a box, of so many phases from batch z on.
+template <class Halo, int PITCH, class P, int BESIDE, int COUNT>
+__device__ __forceinline__ void finish_beside(const P& p, Index z, Index first, Index box, const BoxPlace<P>& place,
+                                              const float (&sums)[BESIDE][COUNT], float* stage) {
+  using Columns = BesideColumns<Halo, P>;
+  constexpr int EACH = Columns::EACH, ROWS = EACH > 8 ? 1 : EACH > 4 ? 2 : 4;
+  static_assert(!P::statistics || P::group == 0, "statistics are of all columns");
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const Index rows = p.rows();
+  const Columns columns(p, z, place, box);
+#pragma unroll
+  for (int h = 0; h < 2; ++h)
+#pragma unroll 1
+    for (int part = 0; part < 2; ++part) {
+      __syncwarp();
+      if (lane / 16 == part) {
+        float* const to = stage + lane % 16 / 4 * PITCH + lane % 4 * (2 * BESIDE);
+#pragma unroll
+        for (int j = 0; j < COUNT / 4; ++j)
+          if constexpr (BESIDE == 2) {
+            *reinterpret_cast<float4*>(to + j * 16) =
+                make_float4(sums[0][4 * j + 2 * h], sums[1][4 * j + 2 * h], sums[0][4 * j + 2 * h + 1], sums[1][4 * j + 2 * h + 1]);
+          } else {
+#pragma unroll
+            for (int b = 0; b < BESIDE; ++b)
+              to[j * 8 * BESIDE + b] = sums[b][4 * j + 2 * h], to[(j * 8 + 1) * BESIDE + b] = sums[b][4 * j + 2 * h + 1];
+          }
+      }
+      __syncwarp();
+#pragma unroll 1
+      for (int r = 0; r < 4; r += ROWS) {
+        float values[ROWS][EACH];
+#pragma unroll
+        for (int i = 0; i < ROWS; ++i)
+#pragma unroll
+          for (int j = 0; j < EACH; ++j) values[i][j] = stage[(r + i) * PITCH + columns.from(j)];
+        const Index m = first + h * 8 + part * 4 + r;
+        if (m >= rows) continue;
+        finish_values(p, z, m, rows, columns, 0, values);
+        // The first phase's statistics are those of all.
+        if constexpr (P::statistics)
+          for (int i = lane; i < ROWS * (BESIDE - 1); i += 32)
+            if (m + i % ROWS < rows) p.sink(z + 1 + i / ROWS, m + i % ROWS, box, 0, 0, 0);
+      }
+    }
+}
+
+// One of a tile's boxes, by its number and its batch, if there is such a box.
+template <class W, class P>
+struct PairBox {
+  Index box = 0, z, first;
+  bool there;
+  __device__ __forceinline__ PairBox(const P& p, const PairTiles<W, P>& tiles, int which)
+      : z(tiles.batch(p, W::SAMPLES ? which : 0)), first(tiles.tile_m * PAIR_ROWS + static_cast<int>(threadIdx.x) / 32 % 4 * 16),
+        there(tiles.exists(p, which)) {
+#pragma unroll
+    for (int d = 0; d < 4; ++d) {
+      const Index n = (p.extent(d) - 1) / P::Box::at(d) + 1;
+      const Index i = tiles.at[d + 1] * (d == W::JOIN ? W::BOXES : 1) + (d == W::JOIN ? which : 0);
+      there = there && i < n;
+      box = box * n + i;
+    }
+  }
+};
+
+// One warp's 16 rows of it.
 template <class W, class P, int COUNT>
 __device__ __forceinline__ void finish_pair(const P& p, const PairTiles<W, P>& tiles, int which, const Exponents& exponents,
                                             const PairLanes<W, P>& lanes, float (&sums)[COUNT], float* stage) {
   using H = Pair<W, P>;
-  Index box = 0;
-  bool there = tiles.exists(p, which);
-#pragma unroll
-  for (int d = 0; d < 4; ++d) {
-    const Index n = (p.extent(d) - 1) / P::Box::at(d) + 1;
-    const Index i = tiles.at[d + 1] * (d == W::JOIN ? W::BOXES : 1) + (d == W::JOIN ? which : 0);
-    there = there && i < n;
-    box = box * n + i;
-  }
-  if (!there) return;
-  const Index z = tiles.batch(p, W::SAMPLES ? which : 0), first = tiles.tile_m * PAIR_ROWS + static_cast<int>(threadIdx.x) / 32 % 4 * 16;
+  const PairBox<W, P> of(p, tiles, which);
+  if (!of.there) return;
+  const Index z = of.z, first = of.first, box = of.box;
   if constexpr (W::kind == Operands::Half || W::kind == Operands::Split) unscale<H::N / 8>(sums, exponents);
   const BoxPlace<P> place(p, box);
   if constexpr (H::FRAGMENTS)
@@ -8237,16 +8576,21 @@ __device__ __forceinline__ void multiply_pairs(const P& p, const Packed& packed,
   constexpr int GROUPS = W::CONSUMERS / 128;
   const int which = warp / 4, lane = static_cast<int>(threadIdx.x) % 32, next = which + 1 < GROUPS ? which + 1 : 0;
   const int chunks = static_cast<int>((P::CHANNELS + W::CHANNELS - 1) / W::CHANNELS);
-  float sums[H::N / 2];
+  float sums[H::BESIDE][H::N / 2];
   if (W::CHUNKS > 0) barrier_wait(kept, 0);
   int slot = 0;
   unsigned parity = 0;
   if (H::TURNS && next == 0) turn_give(1);
   float* const stage = reinterpret_cast<float*>(stages) + warp * 4 * H::STAGE_PITCH;
   const PairLanes<W, P> lanes(p);
-  const Taps<P> taps(p, tiles.group);
-  const Exponents exponents(packed.rows + (tiles.group * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + tiles.tile_m) * PAIR_ROWS + warp % 4 * 16,
-                            W::kind == Operands::Half ? packed.input() : 0);
+  Taps<P> taps[H::BESIDE];
+#pragma unroll
+  for (int b = 0; b < H::BESIDE; ++b) taps[b] = Taps<P>(p, tiles.group + b);
+  const auto exponents = [&](int b) {
+    return Exponents(packed.rows + ((tiles.group + b) * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + tiles.tile_m) * PAIR_ROWS + warp % 4 * 16,
+                     W::kind == Operands::Half ? packed.input() : 0);
+  };
+  const Exponents own = exponents(0);
   int number = 0;
 #pragma unroll 1
   for (; tiles.left > 0; tiles.next(), ++number) {
@@ -8263,13 +8607,15 @@ __device__ __forceinline__ void multiply_pairs(const P& p, const Packed& packed,
       barrier_wait(full + slot * 8, parity);
       const unsigned halo = shared_address(ring) + slot * H::SLOT_BYTES;
       const uint64_t b = lines_at(halo + which * H::SECOND * 16, H::ROOM * 16);
-      const uint64_t a = lines_at(W::CHUNKS > 0 ? shared_address(here) + chunk * H::TAPS * TAP_BYTES
+      const uint64_t a = lines_at(W::CHUNKS > 0 ? shared_address(here) + chunk * H::BESIDE * H::TAPS * TAP_BYTES
                                                     : halo + (H::SLOT_BYTES - H::STREAMED), TAP_BYTES / 2);
       wgmma_begin();
 #pragma unroll
-      for (int t = 0; t < H::TAPS; ++t)
-        if (taps.has(t))
-          Wgmma<H::N, W::kind>::multiply(sums, a + t * (TAP_BYTES / 16), b + H::tap(t), taps.first(t) ? chunk > 0 : 1);
+      for (int g = 0; g < H::BESIDE; ++g)
+#pragma unroll
+        for (int t = 0; t < H::TAPS; ++t)
+          if (taps[g].has(t))
+            Wgmma<H::N, W::kind>::multiply(sums[g], a + (g * H::TAPS + t) * (TAP_BYTES / 16), b + H::tap(t), taps[g].first(t) ? chunk > 0 : 1);
       wgmma_end();
       const bool over = chunk + 1 == chunks || (W::PAIRED && W::TURN > 0 && (chunk + 1) % H::TURN == 0);
       if (H::TURNS && over) turn_give(1 + next);
@@ -8284,10 +8630,21 @@ __device__ __forceinline__ void multiply_pairs(const P& p, const Packed& packed,
       if (++slot == W::SLOTS) slot = 0, parity ^= 1;
     }
     wgmma_wait<0>();
-    settle(sums);
-    if (taps.none()) clear(sums);
-
-    finish_pair<W>(p, tiles, which, exponents, lanes, sums, stage);
+#pragma unroll
+    for (int b = 0; b < H::BESIDE; ++b) {
+      settle(sums[b]);
+      if (taps[b].none()) clear(sums[b]);
+    }
+    if constexpr (H::BESIDE > 1) {
+      const PairBox<W, P> of(p, tiles, which);
+      if (!of.there) continue;
+      if constexpr (W::kind == Operands::Half)
+#pragma unroll
+        for (int b = 0; b < H::BESIDE; ++b) unscale<H::N / 8>(sums[b], b == 0 ? own : exponents(b));
+      finish_beside<typename H::Halo, H::STAGE_PITCH>(p, of.z, of.first, of.box, BoxPlace<P>(p, of.box), sums, stage);
+    } else {
+      finish_pair<W>(p, tiles, which, own, lanes, sums[0], stage);
+    }
   }
   if (H::TURNS && which == (W::PAIRED ? 0 : number % 2)) turn_wait(1 + which);
 }
@@ -8318,8 +8675,8 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
 
   PairTiles<W, P> tiles(p);
   const int chunks = static_cast<int>((P::CHANNELS + W::CHANNELS - 1) / W::CHANNELS);
-  const unsigned char* const weights = packed.weights<W>() +
-      (tiles.group * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + tiles.tile_m) * int64_t(chunks) * H::TAPS * TAP_BYTES;
+  const int64_t rows = (p.rows() + PAIR_ROWS - 1) / PAIR_ROWS, each = int64_t(chunks) * H::TAPS * TAP_BYTES, further = rows * each;
+  const unsigned char* const weights = packed.weights<W>() + (tiles.group * rows + tiles.tile_m) * each;
 
   if (warp >= W::CONSUMERS / 32) {
     registers_down<80>();
@@ -8327,9 +8684,7 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
                             W::kind == Operands::Half ? power_of_two(packed.input()) : 1.0f};
     if (W::CHUNKS > 0 && threadIdx.x == W::CONSUMERS) {
       barrier_expect(kept, H::KEPT_BYTES);
-      for (int i = 0; i < W::CHUNKS; ++i)
-        bulk_copy(shared_address(pair_shared) + i * H::TAPS * TAP_BYTES, weights + i * H::TAPS * TAP_BYTES,
-                  H::TAPS * TAP_BYTES, kept);
+      for (int i = 0; i < W::CHUNKS; ++i) copy_weights<H>(shared_address(pair_shared) + i * H::BESIDE * H::TAPS * TAP_BYTES, weights, further, i, kept);
     }
     if (W::kind == Operands::Half && blockIdx.x == 0)
       small_channels<W::PRODUCERS, P>(packed, static_cast<int>(threadIdx.x) - W::CONSUMERS, from.by);
@@ -8356,8 +8711,7 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
         barrier_wait(empty + slot * 8, parity);
         if (W::CHUNKS == 0 && threadIdx.x == W::CONSUMERS) {
           barrier_expect(full + slot * 8, H::STREAMED);
-          bulk_copy(shared_address(to) + (H::SLOT_BYTES - H::STREAMED), weights + int64_t(chunk) * H::STREAMED, H::STREAMED,
-                    full + slot * 8);
+          copy_weights<H>(shared_address(to) + (H::SLOT_BYTES - H::STREAMED), weights, further, chunk, full + slot * 8);
         }
 #pragma unroll
         for (int i = 0; i < H::PIXELS; ++i) {
@@ -8393,7 +8747,7 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
 template <class W, bool FLAGGED, class P>
 cudaError_t launch_pairs(const P& p, void* workspace, int processors, cudaStream_t stream) {
   using H = Pair<W, P>;
-  const int64_t kinds = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS);
+  const int64_t kinds = p.groups() / H::BESIDE * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS);
   const int64_t blocks = processors >= kinds ? processors / kinds * kinds : kinds;
   const cudaError_t refused = allow_shared(pair_kernel<W, FLAGGED, P>, H::shared_bytes);
   if (refused != cudaSuccess) return refused;
@@ -8446,7 +8800,7 @@ struct Split {
   static constexpr int JOIN = JOIN_, SLOTS = SLOTS_, PIECE = PIECE_, HELD = HELD_, LAND = LAND_, CHUNKS = 0, TURN = 1;
   static constexpr int BM = PAIR_ROWS, PRODUCERS = 128, CONSUMERS = 256, threads = PRODUCERS + CONSUMERS;
   static constexpr int BOXES = 2;
-  static constexpr bool PAIRED = true, SAMPLES = JOIN == 4;
+  static constexpr bool PAIRED = true, SAMPLES = JOIN == 4, TOGETHER = false;
   static constexpr int UNIT = 4, CHANNELS = 2 * UNIT;
   // Of a thread. Together what three warpgroups begin with: who asked for more would wait for ever.
   static constexpr int PRODUCER_REGISTERS = 104, CONSUMER_REGISTERS = 200;
@@ -8735,6 +9089,8 @@ cudaError_t launch_split(const P& p, void* workspace, cudaStream_t stream) {
 // four others round it and store it as [8 channels][pixel][channel] in a ring of whole lines. Two or three warpgroups
 // take output lines in turn: for every tap one instruction for each 16 channels multiplies 64 output channels by the
 // strip's pixels. A tap is a shift in a line, or another line of the ring. While one warpgroup stores, another multiplies.
+// Phases whose elements lie beside each other are computed by the same warpgroup, one after another, and their sums go
+// through shared memory, from where whole lines of the output are stored.
 // For windows one wide in the first two dimensions, with strides of one, and an input that is memory as it is.
 // Operands: kinds Half and Native, as in window_wgmma.cuh; what half cannot hold is done again by that file's kernel.
 // Memory: 1.02 to 1.1 times the input, the output once, for each 64 output channels.
@@ -8771,7 +9127,10 @@ struct Strip {
   static constexpr int LANDING_BYTES = W::UNIT * LANDED * static_cast<int>(sizeof(scalar));
   // Phases of one convolution share the lines of its input, and their elements lie beside each other: a block has them all.
   static constexpr int PHASES = InsideOf<P>::groups, PHASE_BYTES = W::CHUNKS * TAPS * TAP_BYTES, KEPT_BYTES = PHASES * PHASE_BYTES;
-  static constexpr int shared_bytes = KEPT_BYTES + W::SLOTS * SLOT_BYTES + W::LANDINGS * LANDING_BYTES +
+  // Of these, those whose elements lie beside each other, and a warp's room for four rows of them.
+  static constexpr int BESIDE = InsideOf<P>::beside, STAGE_PITCH = beside_pitch(BESIDE * N);
+  static constexpr int STAGE_BYTES = BESIDE > 1 ? W::CONSUMERS / 32 * 4 * STAGE_PITCH * 4 : 0;
+  static constexpr int shared_bytes = KEPT_BYTES + W::SLOTS * SLOT_BYTES + W::LANDINGS * LANDING_BYTES + STAGE_BYTES +
                                       (2 * W::SLOTS + 2 * W::LANDINGS + 1) * 8 + 112;
   static_assert(P::Kernel::at(0) == 1 && P::Kernel::at(1) == 1 && P::Stride::product == 1, "a window that marches");
   static_assert(P::Box::at(0) * P::Box::at(1) * P::Box::at(2) == 1 && P::Box::at(3) % 8 == 0, "a line");
@@ -8977,7 +9336,8 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0), lane = static_cast<int>(threadIdx.x) % 32;
   unsigned char* const ring = strip_shared + S::KEPT_BYTES;
   unsigned char* const landings = ring + W::SLOTS * S::SLOT_BYTES;
-  const unsigned full = shared_address(landings + W::LANDINGS * S::LANDING_BYTES), empty = full + W::SLOTS * 8;
+  unsigned char* const stages = landings + W::LANDINGS * S::LANDING_BYTES;
+  const unsigned full = shared_address(stages + S::STAGE_BYTES), empty = full + W::SLOTS * 8;
   const unsigned landed = empty + W::SLOTS * 8, free = landed + W::LANDINGS * 8, kept = free + W::LANDINGS * 8;
   if (threadIdx.x == 0) {
     for (int i = 0; i < W::SLOTS; ++i) {
@@ -9052,12 +9412,13 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
   } else {
     registers_up<W::UP>();
     const int which = warp / 4;
-    float sums[S::N / 2];
+    float sums[S::BESIDE][S::N / 2];
     const uint64_t kept_at = lines_at(shared_address(strip_shared), TAP_BYTES / 2), b = lines_at(shared_address(ring) + S::LEAD * 16, S::UNIT_BYTES);
     barrier_wait(kept, 0);
     if (which == W::WARPGROUPS - 1) turn_give(1);
     // Lines of the ring are counted from the block's first: `base` is that of the stretch's, and what lies before `released`
-    // this warp no longer needs. The warpgroups take phases of lines in turn, `done` counts them.
+    // this warp no longer needs. The warpgroups take phases of lines in turn, `done` counts their turns.
+    constexpr int TURNS = S::PHASES / S::BESIDE;
     unsigned base = 0, released = 0, done = 0;
     const auto acquire = [&](unsigned line) { barrier_wait(full + line % W::SLOTS * 8, line / W::SLOTS & 1); };
     const auto release = [&](unsigned line) {
@@ -9068,12 +9429,12 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
       const Index left = lines.strip * P::Box::at(3), rest = p.extent(3) - left;
       const int there = rest < S::N ? static_cast<int>(rest) : S::N;
 #pragma unroll 1
-      for (Index i = (which + W::WARPGROUPS - done % W::WARPGROUPS) % W::WARPGROUPS; i < lines.count * S::PHASES; i += W::WARPGROUPS) {
-        const Index l = i / S::PHASES, group = lines.group + i % S::PHASES;
-        const Taps<P> taps(p, group);
-        const Exponents exponents(packed.rows + (group * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + lines.tile_m) * PAIR_ROWS + warp % 4 * 16,
-                                  W::kind == Operands::Half ? packed.input() : 0);
-        const uint64_t a = kept_at + i % S::PHASES * (S::PHASE_BYTES / 16);
+      for (Index i = (which + W::WARPGROUPS - done % W::WARPGROUPS) % W::WARPGROUPS; i < lines.count * TURNS; i += W::WARPGROUPS) {
+        const Index l = i / TURNS, phase = i % TURNS * S::BESIDE, group = lines.group + phase;
+        Taps<P> taps[S::BESIDE];
+#pragma unroll
+        for (int beside = 0; beside < S::BESIDE; ++beside) taps[beside] = Taps<P>(p, group + beside);
+        const uint64_t a = kept_at + phase * (S::PHASE_BYTES / 16);
         turn_wait(1 + which);
 #pragma unroll
         for (int down = 0; down < S::DOWN; ++down) {
@@ -9082,34 +9443,47 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
           const uint64_t from = b + line % W::SLOTS * (S::SLOT_BYTES / 16);
           wgmma_begin();
 #pragma unroll
-          for (int across = 0; across < S::ACROSS; ++across)
+          for (int beside = 0; beside < S::BESIDE; ++beside)
 #pragma unroll
-            for (int chunk = 0; chunk < W::CHUNKS; ++chunk)
-              if (taps.has(down * S::ACROSS + across))
-                Wgmma<S::N, W::kind>::multiply(sums, a + (chunk * S::TAPS + down * S::ACROSS + across) * (TAP_BYTES / 16),
-                                               from + (chunk * 2 * (S::UNIT_BYTES / 16) + across * P::Dilation::at(3)),
-                                               chunk != 0 || !taps.first(down * S::ACROSS + across));
+            for (int across = 0; across < S::ACROSS; ++across)
+#pragma unroll
+              for (int chunk = 0; chunk < W::CHUNKS; ++chunk)
+                if (taps[beside].has(down * S::ACROSS + across))
+                  Wgmma<S::N, W::kind>::multiply(sums[beside], a + ((beside * W::CHUNKS + chunk) * S::TAPS + down * S::ACROSS + across) * (TAP_BYTES / 16),
+                                                 from + (chunk * 2 * (S::UNIT_BYTES / 16) + across * P::Dilation::at(3)),
+                                                 chunk != 0 || !taps[beside].first(down * S::ACROSS + across));
         }
         wgmma_end();
         turn_give(1 + (which + 1) % W::WARPGROUPS);
         wgmma_wait<0>();
-        settle(sums);
-        if (taps.none()) clear(sums);
+#pragma unroll
+        for (int beside = 0; beside < S::BESIDE; ++beside) {
+          settle(sums[beside]);
+          if (taps[beside].none()) clear(sums[beside]);
+        }
         __syncwarp();
         // What this warpgroup's next line does not need; but no line that it has not seen, and not the stretch's last, for
         // which it waits below: a slot that is given back may have been filled again.
-        const Index next = (i + W::WARPGROUPS) / S::PHASES, after = l + S::REACH + 1;
+        const Index next = (i + W::WARPGROUPS) / TURNS, after = l + S::REACH + 1;
         const unsigned seen = base + static_cast<unsigned>(next < after ? next : after);
         const unsigned last = base + static_cast<unsigned>(lines.count) + S::REACH - 1;
         release(seen < last ? seen : last);
         const Index first = lines.tile_m * PAIR_ROWS + warp % 4 * 16;
-        if constexpr (W::kind == Operands::Half) unscale<S::N / 8>(sums, exponents);
+        if constexpr (W::kind == Operands::Half)
+#pragma unroll
+          for (int beside = 0; beside < S::BESIDE; ++beside)
+            unscale<S::N / 8>(sums[beside], Exponents(packed.rows + ((group + beside) * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + lines.tile_m) * PAIR_ROWS + warp % 4 * 16,
+                                                      packed.input()));
         const Index line = (lines.outer[0] * p.extent(1) + lines.outer[1]) * p.extent(2) + lines.first + l;
         const Index box = line * lines.strips + lines.strip;
         const Index at[4] = {lines.outer[0], lines.outer[1], lines.first + l, left};
-        finish_line<P::Box::at(3)>(p, lines.batch + i % S::PHASES, first, box, line * p.extent(3) + left, at, left > 0, there, sums);
+        if constexpr (S::BESIDE > 1)
+          finish_beside<Dims<1, 1, 1, S::N>, S::STAGE_PITCH>(p, lines.batch + phase, first, box, BoxPlace<P>(at, {1, 1, 1, rest < P::Box::at(3) ? there : P::Box::at(3)}),
+                                                             sums, reinterpret_cast<float*>(stages) + warp * 4 * S::STAGE_PITCH);
+        else
+          finish_line<P::Box::at(3)>(p, lines.batch + phase, first, box, line * p.extent(3) + left, at, left > 0, there, sums[0]);
       }
-      base += static_cast<unsigned>(lines.count) + S::REACH, done += static_cast<unsigned>(lines.count) * S::PHASES;
+      base += static_cast<unsigned>(lines.count) + S::REACH, done += static_cast<unsigned>(lines.count) * TURNS;
       acquire(base - 1);
       __syncwarp();
       release(base);

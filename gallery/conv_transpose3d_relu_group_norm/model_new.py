@@ -280,7 +280,7 @@ __host__ __device__ __forceinline__ Stretch stretch(int64_t first, int64_t last,
 //   void finish(const L&, Index row, const Acc&) const;
 // and takes two launches: every part of every row, then the rows. Nothing depends on timing.
 //   CRUCIBLE_SLICE_VECTORS   how many vectors a thread of a sliced walk has, all asked for before the first is used
-//   CRUCIBLE_LAST_FIRST      1: slices go from the last to the first, as the end of what was written just before is still
+//   CRUCIBLE_LAST_FIRST      1: slices and kept rows go from the last to the first, as the end of what was written just before is still
 //                            in the cache
 
 #ifndef CRUCIBLE_SLICE_VECTORS
@@ -379,9 +379,9 @@ __global__ void __launch_bounds__(ROW_THREADS) row_kernel(const R r) {
 template <int N, class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_keeping_kernel(const R r) {
   extern __shared__ __align__(16) unsigned char row_kept[];
-  const int64_t row = row_of_thread<N>();
+  const int64_t after = row_of_thread<N>(), row = CRUCIBLE_LAST_FIRST ? r.rows() - 1 - after : after;
   accum* const kept = reinterpret_cast<accum*>(row_kept) + threadIdx.x / N * r.kept();
-  if (row < r.rows()) r.keeping(Lanes<N>(), static_cast<Index>(row), kept);
+  if (after < r.rows()) r.keeping(Lanes<N>(), static_cast<Index>(row), kept);
 }
 
 template <int N, class R>
@@ -543,21 +543,21 @@ struct PoolOf<P, typename Named<typename P::Pool>::type> {
   using Window = typename P::Pool;
 };
 
-// A functor of phases knows elements by their places in a box; some may not exist, and phases may lack some of the taps
+// A functor of phases knows elements by their places in a box; some may not exist, alike in all rows or not, and phases may lack some of the taps
 // (as the weights count them).
 template <class P, class = void>
 struct PhasedOf { static constexpr bool phased = false; };
 template <class P>
 struct PhasedOf<P, typename Named<typename P::Phased>::type> { static constexpr bool phased = true; };
 template <class P, class = void>
-struct RaggedOf { static constexpr bool ragged = false; };
+struct RaggedOf { static constexpr bool ragged = false, alike = true; };
 template <class P>
-struct RaggedOf<P, typename Named<typename P::Ragged>::type> { static constexpr bool ragged = true; };
-// Groups that read the same input: phases.
+struct RaggedOf<P, typename Named<typename P::Ragged>::type> { static constexpr bool ragged = true, alike = P::ALIKE; };
+// Groups that read the same input: phases. So many of them, neighbours, have elements of which one lies beside the other.
 template <class P, class = void>
-struct InsideOf { static constexpr int groups = 1; };
+struct InsideOf { static constexpr int groups = 1, beside = 1; };
 template <class P>
-struct InsideOf<P, typename Named<typename P::Inside>::type> { static constexpr int groups = P::PHASES; };
+struct InsideOf<P, typename Named<typename P::Inside>::type> { static constexpr int groups = P::PHASES, beside = P::BESIDE; };
 template <class P, class = void>
 struct TapsOf {
   static constexpr bool sparse = false;
@@ -575,6 +575,7 @@ struct TapsOf<P, typename Named<typename P::Sparse>::type> {
 template <class P>
 struct Taps {
   uint64_t there = 0;
+  Taps() = default;
   __device__ __forceinline__ Taps(const P& p, Index group) {
     static_assert(!TapsOf<P>::sparse || P::Kernel::product <= 64, "a bit for each");
     if (TapsOf<P>::sparse)
@@ -1412,11 +1413,25 @@ struct PlainColumns {
   __device__ __forceinline__ int from(int j) const { return static_cast<int>(threadIdx.x) % 32 + j * 32; }
 };
 
+// Columns may be of several batches, neighbours from z on, and may know which elements exist: the same of all rows.
+template <class C, class = void>
+struct BatchOf {
+  static constexpr bool knows = false;
+  static __device__ __forceinline__ Index at(const C&, Index z, int) { return z; }
+};
+template <class C>
+struct BatchOf<C, typename Named<typename C::Several>::type> {
+  static constexpr bool knows = C::KNOWS;
+  static __device__ __forceinline__ Index at(const C& columns, Index z, int j) { return z + columns.further(j); }
+};
+
 // Whether a lane's column of a row is an element.
 template <class P, class C>
 __device__ __forceinline__ bool is_there(const P& p, Index z, Index m, const C& columns, int r, int j) {
-  if constexpr (RaggedOf<P>::ragged && PhasedOf<P>::phased)
-    return columns.valid(r, j) && p.exists_at(z, m, columns.pixel(r, j, 0), columns.pixel(r, j, 1), columns.pixel(r, j, 2), columns.pixel(r, j, 3));
+  if constexpr (BatchOf<C>::knows)
+    return columns.valid(r, j);
+  else if constexpr (RaggedOf<P>::ragged && PhasedOf<P>::phased)
+    return columns.valid(r, j) && p.exists_at(BatchOf<C>::at(columns, z, j), m, columns.pixel(r, j, 0), columns.pixel(r, j, 1), columns.pixel(r, j, 2), columns.pixel(r, j, 3));
   else if constexpr (RaggedOf<P>::ragged)
     return columns.valid(r, j) && p.exists(z, m, columns.column(r, j));
   else
@@ -1426,7 +1441,7 @@ template <class P, class C>
 __device__ __forceinline__ accum finish_element(const P& p, Index z, Index m, const C& columns, int r, int j, int split,
                                                 accum value, bool there) {
   if constexpr (PhasedOf<P>::phased)
-    return p.finish_at(z, m, columns.pixel(r, j, 0), columns.pixel(r, j, 1), columns.pixel(r, j, 2), columns.pixel(r, j, 3), split, value,
+    return p.finish_at(BatchOf<C>::at(columns, z, j), m, columns.pixel(r, j, 0), columns.pixel(r, j, 1), columns.pixel(r, j, 2), columns.pixel(r, j, 3), split, value,
                        there && columns.valid(r, j));
   else
     return p.finish(z, m, columns.valid(r, j) ? columns.column(r, j) : 0, split, value, there && columns.valid(r, j));
@@ -1437,10 +1452,11 @@ __device__ __forceinline__ accum finish_element(const P& p, Index z, Index m, co
 template <int LANES>
 __device__ __forceinline__ accum near_mean(accum mine, int have) {
   accum sum = mine * accum(1.0 / LANES), count = static_cast<accum>(have);
+  if (LANES == 32) count = static_cast<accum>(__popc(__ballot_sync(0xffffffffu, have != 0)));  // one each
 #pragma unroll
   for (int by = LANES / 2; by > 0; by /= 2) {
     sum += __shfl_xor_sync(0xffffffffu, sum, by);
-    count += __shfl_xor_sync(0xffffffffu, count, by);
+    if (LANES < 32) count += __shfl_xor_sync(0xffffffffu, count, by);
   }
   const accum mean = count > 0 ? sum * (accum(LANES) / count) : accum(0);
   return mean - mean == 0 ? mean : accum(0);
@@ -1456,7 +1472,7 @@ __device__ __forceinline__ accum near_all(const P& p, Index z, Index m, const C&
     const bool there = is_there(p, z, m, columns, r, j);
     if (there) mine = kept[j];
     any |= there;
-    *found += __popc(__ballot_sync(0xffffffffu, there));
+    if (!BatchOf<C>::knows) *found += __popc(__ballot_sync(0xffffffffu, there));
   }
   return near_mean<32>(mine, any);
 }
@@ -1536,7 +1552,8 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
       for (int r = 0; r < ROWS; ++r) {
         accum near;
         if constexpr (RaggedOf<P>::ragged) {
-          int found = 0;
+          int found = columns.count;
+          if (!BatchOf<C>::knows) found = 0;
           near = near_all(p, z, m + r, columns, r, kept[r], &found);
           if (lane / EVERY == r) size = static_cast<accum>(found);
         } else {
@@ -2228,10 +2245,10 @@ __device__ __forceinline__ void finish_line(const P& p, Index z, Index first, In
 
 
 // The sums of a box, as many columns apart from row to row as the halo under it is wide. Whether they can be finished in
-// registers: a block of eight columns is of two rows at most, and where windows are pooled, all of one is in one lane.
+// registers: a block of eight columns is of two rows at most, and where windows are pooled, neighbours in one are in one lane.
 template <class Halo, class P>
 __host__ __device__ constexpr bool fragmentary() {
-  return Halo::at(3) >= 8 && (!PoolOf<P>::pooled || (Halo::at(3) % 8 == 0 && PoolOf<P>::Window::at(3) == 2));
+  return Halo::at(3) >= 8 && (!PoolOf<P>::pooled || (Halo::at(3) % 2 == 0 && PoolOf<P>::Window::at(3) == 2));
 }
 
 // A row of the halo, by its number: where its first pixel is stored, from the box's first, and which of its pixels are the box's.
@@ -2252,39 +2269,55 @@ struct BoxRow {
   }
 };
 
+// The sum that lies so many columns behind a lane's own of block i, element e: in another lane of the four, where that is
+// no multiple of eight.
+template <int COUNT>
+__device__ __forceinline__ float sum_behind(const float (&sums)[COUNT], int i, int columns, int e) {
+  constexpr int LAST = COUNT / 4 - 1;
+  const int block = i + columns / 8, next = block < LAST ? block + 1 : LAST, by = columns % 8 / 2;
+  if (by == 0) return sums[block * 4 + e];
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const float mine = lane % 4 < by ? sums[next * 4 + e] : sums[(block < LAST ? block : LAST) * 4 + e];
+  return __shfl_sync(0xffffffffu, mine, lane / 4 * 4 + (lane + by) % 4);
+}
+
 // The windows of one row's sums: two neighbours of a lane, and what lies below them.
 template <class Halo, bool WHOLE, class P, int COUNT>
 __device__ __forceinline__ void pool_fragments(const P& p, Index z, Index m, bool there, const BoxPlace<P>& place, Index base,
                                                const float (&sums)[COUNT]) {
   using Window = typename PoolOf<P>::Window;
   using Row = BoxRow<Halo, WHOLE, P>;
+  constexpr int WIDE = Halo::at(3);
   Index pools = 0;
 #pragma unroll
   for (int d = 0; d < 4; ++d) pools = pools * (p.extent(d) / Window::at(d)) + place.first[d] / Window::at(d);
 #pragma unroll
-  for (int i = 0; i < COUNT / 4; ++i) {
-    const Row row(i * 8 / Halo::at(3));
-    const int x = i * 8 % Halo::at(3);
-    if (!row.inside() || x >= P::Box::at(3)) continue;
-    if (row.at[0] % Window::at(0) != 0 || row.at[1] % Window::at(1) != 0 || row.at[2] % Window::at(2) != 0) continue;
-    const int pixel = x + static_cast<int>(threadIdx.x) % 4 * 2;
-    // The window's last pixel exists.
-    bool whole = there && pixel + 1 < (WHOLE ? P::Box::at(3) : place.there[3]);
-    if (!WHOLE)
+  for (int i = 0; i < COUNT / 4; ++i)
+    // The row in which the block begins, and the one that begins in it.
 #pragma unroll
-      for (int d = 0; d < 3; ++d) whole = whole && row.at[d] + Window::at(d) <= place.there[d];
-    typename P::Pooling pool;
+    for (int number = i * 8 / WIDE; number * WIDE < i * 8 + 8; ++number) {
+      const Row row(number);
+      const int x = i * 8 - number * WIDE;
+      if (!row.inside() || x >= P::Box::at(3)) continue;
+      if (row.at[0] % Window::at(0) != 0 || row.at[1] % Window::at(1) != 0 || row.at[2] % Window::at(2) != 0) continue;
+      const int pixel = x + static_cast<int>(threadIdx.x) % 4 * 2;
+      // The window's last pixel exists.
+      bool whole = there && pixel >= 0 && pixel + 1 < (WHOLE ? P::Box::at(3) : place.there[3]);
+      if (!WHOLE)
 #pragma unroll
-    for (int k = 0; k < Window::product; ++k) {
-      const int down = (Window::index(k, 0) * Halo::at(1) + Window::index(k, 1)) * Halo::at(2) + Window::index(k, 2);
-      const Index n = base + Row(i * 8 / Halo::at(3) + down).first(p) + pixel + Window::index(k, 3);
-      pool.step(p.pool_in(z, m, P::reads && !whole ? Index(0) : n, sums[(i + down * (Halo::at(3) / 8)) * 4 + Window::index(k, 3)]));
+        for (int d = 0; d < 3; ++d) whole = whole && row.at[d] + Window::at(d) <= place.there[d];
+      typename P::Pooling pool;
+#pragma unroll
+      for (int k = 0; k < Window::product; ++k) {
+        const int down = (Window::index(k, 0) * Halo::at(1) + Window::index(k, 1)) * Halo::at(2) + Window::index(k, 2);
+        const Index n = base + Row(number + down).first(p) + pixel + Window::index(k, 3);
+        pool.step(p.pool_in(z, m, P::reads && !whole ? Index(0) : n, sum_behind(sums, i, down * WIDE, Window::index(k, 3))));
+      }
+      Index to = 0;
+#pragma unroll
+      for (int d = 0; d < 3; ++d) to = to * (p.extent(d) / Window::at(d)) + row.at[d] / Window::at(d);
+      if (whole) p.pool_out(z, m, pools + to * (p.extent(3) / Window::at(3)) + pixel / Window::at(3), pool);
     }
-    Index to = 0;
-#pragma unroll
-    for (int d = 0; d < 3; ++d) to = to * (p.extent(d) / Window::at(d)) + row.at[d] / Window::at(d);
-    if (whole) p.pool_out(z, m, pools + to * (p.extent(3) / Window::at(3)) + pixel / Window::at(3), pool);
-  }
 }
 
 // One warp's rows of a box. Names as above.
@@ -2512,7 +2545,7 @@ struct Warpgroups {
   static constexpr Operands kind = kind_;
   static constexpr int JOIN = JOIN_, SLOTS = SLOTS_, CHUNKS = CHUNKS_, TURN = TURN_, LAND = LAND_;
   static constexpr int BM = PAIR_ROWS, PRODUCERS = 256, CONSUMERS = 256, threads = PRODUCERS + CONSUMERS;
-  static constexpr bool PAIRED = JOIN >= 0, SAMPLES = JOIN == 4;
+  static constexpr bool PAIRED = JOIN >= 0, SAMPLES = JOIN == 4, TOGETHER = true;
   static constexpr int BOXES = PAIRED ? 2 : 1;                 // side by side
   static constexpr int UNIT = kind == Operands::Tf32 ? 4 : 8;  // channels in 16 bytes
   static constexpr int CHANNELS = 2 * UNIT;                    // of a chunk
@@ -2716,6 +2749,8 @@ cudaError_t pack_rows(const P& p, void* workspace, int* processors, cudaStream_t
 // warpgroups take boxes alternately, so that one stores while the other multiplies. Else they come with each chunk by a
 // bulk copy, and to share them the warpgroups take two boxes side by side (JOIN >= 0), or the same box of two samples
 // (JOIN = 4), and turns, TURN chunks each.
+// Phases whose elements lie beside each other are computed together, each with sums of its own, and go through shared
+// memory, from where neighbouring lanes store neighbours.
 //
 // Operands: half has the 11 bits of tf32 at twice the rate, but not its range. In kind Half the weights are scaled by a
 // power of two for each output channel and the input by one chosen from a sample of it, and the block watches: a number
@@ -2726,15 +2761,18 @@ cudaError_t pack_rows(const P& p, void* workspace, int* processors, cudaStream_t
 #if CRUCIBLE_HOPPER
 namespace crucible {
 
+// Floats from a row to the next where so many columns of several phases are staged: a quarter of a warp stores to two rows.
+__host__ __device__ constexpr int beside_pitch(int columns) { return (columns + 31) / 32 * 32 + 16; }
+
 // A box, or two, and the halo. Places in the halo count residue by residue.
 template <class W, class P>
 struct Pair {
   __host__ __device__ static constexpr int box(int d) { return P::Box::at(d) * (d == W::JOIN ? W::BOXES : 1); }
   __host__ __device__ static constexpr int halo(int d) { return halo_extent<P>(d, box(d)); }
-  // Of a residue; rows that are pooled in pairs begin with eight columns of their own.
+  // Of a residue; where neighbours are pooled, rows begin with one that has its neighbour behind it.
   __host__ __device__ static constexpr int each(int d) {
     const int own = (halo(d) - 1) / P::Stride::at(d) + 1;
-    return d == 3 && PoolOf<P>::pooled && PoolOf<P>::Window::at(3) == 2 ? (own + 7) / 8 * 8 : own;
+    return d == 3 && PoolOf<P>::pooled && PoolOf<P>::Window::at(3) == 2 ? own + own % 2 : own;
   }
   using Halo = Dims<each(0), each(1), each(2), each(3)>;
   static constexpr int RESIDUES = P::Stride::product, PLACES = RESIDUES * Halo::product * (W::SAMPLES ? W::BOXES : 1);
@@ -2773,12 +2811,12 @@ struct Pair {
   // could take the phase before last of its barrier for the one it needs.
   static constexpr bool TURNS = !W::PAIRED || W::TURN > 0;
   static constexpr int TURN = W::TURN > 0 ? W::TURN : 1;
-  static constexpr int TAPS = P::Kernel::product;
-  static constexpr int HALO_BYTES = 2 * ROOM * 16, STREAMED = W::CHUNKS > 0 ? 0 : TAPS * TAP_BYTES;
+  static constexpr int TAPS = P::Kernel::product, BESIDE = W::TOGETHER ? InsideOf<P>::beside : 1;
+  static constexpr int HALO_BYTES = 2 * ROOM * 16, STREAMED = W::CHUNKS > 0 ? 0 : BESIDE * TAPS * TAP_BYTES;
   static constexpr int SLOT_BYTES = (HALO_BYTES + 127) / 128 * 128 + STREAMED;
-  static constexpr int KEPT_BYTES = W::CHUNKS * TAPS * TAP_BYTES;
-  static constexpr bool FRAGMENTS = fragmentary<Halo, P>();
-  static constexpr int STAGE_PITCH = (BN + 23) / 32 * 32 + 8, STAGE_BYTES = FRAGMENTS ? 0 : W::CONSUMERS / 32 * 4 * STAGE_PITCH * 4;
+  static constexpr int KEPT_BYTES = W::CHUNKS * BESIDE * TAPS * TAP_BYTES;
+  static constexpr bool FRAGMENTS = BESIDE == 1 && fragmentary<Halo, P>();
+  static constexpr int STAGE_PITCH = BESIDE > 1 ? beside_pitch(BESIDE * N) : (BN + 23) / 32 * 32 + 8, STAGE_BYTES = FRAGMENTS ? 0 : W::CONSUMERS / 32 * 4 * STAGE_PITCH * 4;
   static constexpr int shared_bytes = KEPT_BYTES + W::SLOTS * SLOT_BYTES + STAGE_BYTES + W::LAND * 1024 + (2 * W::SLOTS + 1) * 8 + 112;
 };
 
@@ -2792,8 +2830,9 @@ struct PairTiles {
   Index numbers[4], at[5], step[5];
 
   __device__ __forceinline__ explicit PairTiles(const P& p) {
-    const Index tiles = (p.rows() + PAIR_ROWS - 1) / PAIR_ROWS, kinds = tiles * p.groups(), kind = static_cast<Index>(blockIdx.x) % kinds;
-    group = kind / tiles, tile_m = kind % tiles;
+    const Index tiles = (p.rows() + PAIR_ROWS - 1) / PAIR_ROWS, kinds = tiles * (p.groups() / H::BESIDE);
+    const Index kind = static_cast<Index>(blockIdx.x) % kinds;
+    group = kind / tiles * H::BESIDE, tile_m = kind % tiles;
     Index first = static_cast<Index>(blockIdx.x) / kinds, by = static_cast<Index>(gridDim.x) / kinds;
     Index count = samples(p);
 #pragma unroll
@@ -2836,6 +2875,23 @@ __device__ __forceinline__ bool watched(float& largest) {
   const bool small = most < __float_as_uint(HALF_SMALL) && most != 0 && __popc(__ballot_sync(0xffffffffu, largest > 0.0f)) > 3;
   largest = 0.0f;
   return small || most > __float_as_uint(HALF_LIMIT);
+}
+
+// 16 bytes of channels. In kind Half they are scaled, and the largest number so far is noted.
+template <Operands kind>
+__device__ __forceinline__ uint4 round_unit(float* x, float by, float& largest) {
+  if constexpr (kind == Operands::Tf32) {
+    return make_uint4(round_tf32(x[0]), round_tf32(x[1]), round_tf32(x[2]), round_tf32(x[3]));
+  } else if constexpr (kind == Operands::Half) {
+#pragma unroll
+    for (int e = 0; e < 8; ++e) {
+      x[e] *= by;
+      largest = fmaxf(largest, fabsf(x[e]));
+    }
+    return make_uint4(pack_half(x[0], x[1]), pack_half(x[2], x[3]), pack_half(x[4], x[5]), pack_half(x[6], x[7]));
+  } else {
+    return make_uint4(pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7]));
+  }
 }
 
 // A channel that is small everywhere may have large weights: raises the flag.
@@ -2881,6 +2937,14 @@ __device__ __forceinline__ void unscale(float (&sums)[COUNT], const Exponents& e
       }
     }
   }
+}
+
+// A chunk's weights of each phase; they lie so many bytes apart.
+template <class H>
+__device__ __forceinline__ void copy_weights(unsigned to, const unsigned char* weights, int64_t further, int chunk, unsigned come) {
+  constexpr int BYTES = H::TAPS * TAP_BYTES;
+#pragma unroll
+  for (int b = 0; b < H::BESIDE; ++b) bulk_copy(to + b * BYTES, weights + b * further + int64_t(chunk) * BYTES, BYTES, come);
 }
 
 // Places behind the halo that are read with it, for sums that nobody wants, have zeros: what lay there before may be anything.
@@ -2965,20 +3029,7 @@ struct PairProducer {
     const int q = thread() + pixel * W::PRODUCERS;
 #pragma unroll
     for (int unit = 0; unit < 2; ++unit) {
-      float* const x = v + unit * W::UNIT;
-      uint4 word;
-      if constexpr (W::kind == Operands::Tf32) {
-        word = make_uint4(round_tf32(x[0]), round_tf32(x[1]), round_tf32(x[2]), round_tf32(x[3]));
-      } else if constexpr (W::kind == Operands::Half) {
-#pragma unroll
-        for (int e = 0; e < 8; ++e) {
-          x[e] *= by;
-          largest[unit] = fmaxf(largest[unit], fabsf(x[e]));
-        }
-        word = make_uint4(pack_half(x[0], x[1]), pack_half(x[2], x[3]), pack_half(x[4], x[5]), pack_half(x[6], x[7]));
-      } else {
-        word = make_uint4(pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7]));
-      }
+      const uint4 word = round_unit<W::kind>(v + unit * W::UNIT, by, largest[unit]);
       if (q < H::PLACES) *reinterpret_cast<uint4*>(slot + (unit * H::ROOM + q) * 16) = word;
     }
   }
@@ -3119,22 +3170,123 @@ __device__ __forceinline__ void finish_box(const P& p, Index z, Index first, Ind
 #endif
 
 #if CRUCIBLE_HAS_WGMMA
-// One warp's 16 rows of one of a tile's boxes, if there is such a box.
+// The columns of a box of several phases that a lane finishes, the phases of a pixel beside each other: every 32nd.
+template <class Halo, class P>
+struct BesideColumns {
+  using Several = void;
+  using Box = typename P::Box;
+  static constexpr int BESIDE = InsideOf<P>::beside, EACH = (BESIDE * Box::product + 31) / 32;
+  static constexpr bool LINE = Box::product == Box::at(3), KNOWS = RaggedOf<P>::alike;
+  static_assert(Box::product < 256 && EACH <= 32, "a byte for each number of a pixel, a bit for each column");
+  const BoxPlace<P>& place;
+  Index tile;
+  int count;
+  unsigned exists = 0, pixels[LINE ? 1 : EACH];  // four bytes each
+
+  static __device__ __forceinline__ int at(int j) { return static_cast<int>(threadIdx.x) % 32 + j * 32; }
+  static __device__ __forceinline__ int number(int j) {
+    return 32 % BESIDE == 0 ? static_cast<int>(threadIdx.x) % 32 / BESIDE + j * (32 / BESIDE) : at(j) / BESIDE;
+  }
+  __device__ __forceinline__ BesideColumns(const P& p, Index z, const BoxPlace<P>& of, Index box) : place(of), tile(box) {
+#pragma unroll
+    for (int j = 0; j < EACH; ++j) {
+      if (!LINE) pixels[j] = Box::index(number(j), 0) | Box::index(number(j), 1) << 8 | Box::index(number(j), 2) << 16 | Box::index(number(j), 3) << 24;
+      bool there = place.exists(number(j));
+      if constexpr (RaggedOf<P>::ragged && KNOWS)
+        there = there && p.exists_at(z + further(j), 0, of.first[0] + in(j, 0), of.first[1] + in(j, 1), of.first[2] + in(j, 2), of.first[3] + in(j, 3));
+      exists |= unsigned(there) << j;
+    }
+    count = P::statistics ? static_cast<int>(__reduce_add_sync(0xffffffffu, __popc(exists))) : 0;
+  }
+  // Which of the phases it is, its pixel, and where it is staged.
+  static __device__ __forceinline__ Index further(int j) { return 32 % BESIDE == 0 ? static_cast<int>(threadIdx.x) % BESIDE : at(j) % BESIDE; }
+  __device__ __forceinline__ int in(int j, int d) const { return LINE ? (d == 3 ? number(j) : 0) : static_cast<int>(pixels[j] >> 8 * d & 255u); }
+  __device__ __forceinline__ int from(int j) const {
+    int place_in = 0;
+#pragma unroll
+    for (int d = 0; d < 4; ++d) place_in += in(j, d) * Halo::pitch(d);
+    return (number(j) < Box::product ? place_in : 0) * BESIDE + static_cast<int>(further(j));
+  }
+  __device__ __forceinline__ bool valid(int, int j) const { return exists >> j & 1u; }
+  __device__ __forceinline__ Index column(int, int) const { return 0; }
+  __device__ __forceinline__ Index pixel(int r, int j, int d) const {
+    return place.first[d] + (Box::at(d) > 1 && (!P::reads || valid(r, j)) ? in(j, d) : 0);
+  }
+};
+
+// One warp's 16 rows of a box, of so many phases from batch z on.
+template <class Halo, int PITCH, class P, int BESIDE, int COUNT>
+__device__ __forceinline__ void finish_beside(const P& p, Index z, Index first, Index box, const BoxPlace<P>& place,
+                                              const float (&sums)[BESIDE][COUNT], float* stage) {
+  using Columns = BesideColumns<Halo, P>;
+  constexpr int EACH = Columns::EACH, ROWS = EACH > 8 ? 1 : EACH > 4 ? 2 : 4;
+  static_assert(!P::statistics || P::group == 0, "statistics are of all columns");
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const Index rows = p.rows();
+  const Columns columns(p, z, place, box);
+#pragma unroll
+  for (int h = 0; h < 2; ++h)
+#pragma unroll 1
+    for (int part = 0; part < 2; ++part) {
+      __syncwarp();
+      if (lane / 16 == part) {
+        float* const to = stage + lane % 16 / 4 * PITCH + lane % 4 * (2 * BESIDE);
+#pragma unroll
+        for (int j = 0; j < COUNT / 4; ++j)
+          if constexpr (BESIDE == 2) {
+            *reinterpret_cast<float4*>(to + j * 16) =
+                make_float4(sums[0][4 * j + 2 * h], sums[1][4 * j + 2 * h], sums[0][4 * j + 2 * h + 1], sums[1][4 * j + 2 * h + 1]);
+          } else {
+#pragma unroll
+            for (int b = 0; b < BESIDE; ++b)
+              to[j * 8 * BESIDE + b] = sums[b][4 * j + 2 * h], to[(j * 8 + 1) * BESIDE + b] = sums[b][4 * j + 2 * h + 1];
+          }
+      }
+      __syncwarp();
+#pragma unroll 1
+      for (int r = 0; r < 4; r += ROWS) {
+        float values[ROWS][EACH];
+#pragma unroll
+        for (int i = 0; i < ROWS; ++i)
+#pragma unroll
+          for (int j = 0; j < EACH; ++j) values[i][j] = stage[(r + i) * PITCH + columns.from(j)];
+        const Index m = first + h * 8 + part * 4 + r;
+        if (m >= rows) continue;
+        finish_values(p, z, m, rows, columns, 0, values);
+        // The first phase's statistics are those of all.
+        if constexpr (P::statistics)
+          for (int i = lane; i < ROWS * (BESIDE - 1); i += 32)
+            if (m + i % ROWS < rows) p.sink(z + 1 + i / ROWS, m + i % ROWS, box, 0, 0, 0);
+      }
+    }
+}
+
+// One of a tile's boxes, by its number and its batch, if there is such a box.
+template <class W, class P>
+struct PairBox {
+  Index box = 0, z, first;
+  bool there;
+  __device__ __forceinline__ PairBox(const P& p, const PairTiles<W, P>& tiles, int which)
+      : z(tiles.batch(p, W::SAMPLES ? which : 0)), first(tiles.tile_m * PAIR_ROWS + static_cast<int>(threadIdx.x) / 32 % 4 * 16),
+        there(tiles.exists(p, which)) {
+#pragma unroll
+    for (int d = 0; d < 4; ++d) {
+      const Index n = (p.extent(d) - 1) / P::Box::at(d) + 1;
+      const Index i = tiles.at[d + 1] * (d == W::JOIN ? W::BOXES : 1) + (d == W::JOIN ? which : 0);
+      there = there && i < n;
+      box = box * n + i;
+    }
+  }
+};
+
+// One warp's 16 rows of it.
 template <class W, class P, int COUNT>
 __device__ __forceinline__ void finish_pair(const P& p, const PairTiles<W, P>& tiles, int which, const Exponents& exponents,
                                             const PairLanes<W, P>& lanes, float (&sums)[COUNT], float* stage) {
   using H = Pair<W, P>;
-  Index box = 0;
-  bool there = tiles.exists(p, which);
-#pragma unroll
-  for (int d = 0; d < 4; ++d) {
-    const Index n = (p.extent(d) - 1) / P::Box::at(d) + 1;
-    const Index i = tiles.at[d + 1] * (d == W::JOIN ? W::BOXES : 1) + (d == W::JOIN ? which : 0);
-    there = there && i < n;
-    box = box * n + i;
-  }
-  if (!there) return;
-  const Index z = tiles.batch(p, W::SAMPLES ? which : 0), first = tiles.tile_m * PAIR_ROWS + static_cast<int>(threadIdx.x) / 32 % 4 * 16;
+  const PairBox<W, P> of(p, tiles, which);
+  if (!of.there) return;
+  const Index z = of.z, first = of.first, box = of.box;
   if constexpr (W::kind == Operands::Half || W::kind == Operands::Split) unscale<H::N / 8>(sums, exponents);
   const BoxPlace<P> place(p, box);
   if constexpr (H::FRAGMENTS)
@@ -3154,16 +3306,21 @@ __device__ __forceinline__ void multiply_pairs(const P& p, const Packed& packed,
   constexpr int GROUPS = W::CONSUMERS / 128;
   const int which = warp / 4, lane = static_cast<int>(threadIdx.x) % 32, next = which + 1 < GROUPS ? which + 1 : 0;
   const int chunks = static_cast<int>((P::CHANNELS + W::CHANNELS - 1) / W::CHANNELS);
-  float sums[H::N / 2];
+  float sums[H::BESIDE][H::N / 2];
   if (W::CHUNKS > 0) barrier_wait(kept, 0);
   int slot = 0;
   unsigned parity = 0;
   if (H::TURNS && next == 0) turn_give(1);
   float* const stage = reinterpret_cast<float*>(stages) + warp * 4 * H::STAGE_PITCH;
   const PairLanes<W, P> lanes(p);
-  const Taps<P> taps(p, tiles.group);
-  const Exponents exponents(packed.rows + (tiles.group * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + tiles.tile_m) * PAIR_ROWS + warp % 4 * 16,
-                            W::kind == Operands::Half ? packed.input() : 0);
+  Taps<P> taps[H::BESIDE];
+#pragma unroll
+  for (int b = 0; b < H::BESIDE; ++b) taps[b] = Taps<P>(p, tiles.group + b);
+  const auto exponents = [&](int b) {
+    return Exponents(packed.rows + ((tiles.group + b) * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + tiles.tile_m) * PAIR_ROWS + warp % 4 * 16,
+                     W::kind == Operands::Half ? packed.input() : 0);
+  };
+  const Exponents own = exponents(0);
   int number = 0;
 #pragma unroll 1
   for (; tiles.left > 0; tiles.next(), ++number) {
@@ -3180,13 +3337,15 @@ __device__ __forceinline__ void multiply_pairs(const P& p, const Packed& packed,
       barrier_wait(full + slot * 8, parity);
       const unsigned halo = shared_address(ring) + slot * H::SLOT_BYTES;
       const uint64_t b = lines_at(halo + which * H::SECOND * 16, H::ROOM * 16);
-      const uint64_t a = lines_at(W::CHUNKS > 0 ? shared_address(here) + chunk * H::TAPS * TAP_BYTES
+      const uint64_t a = lines_at(W::CHUNKS > 0 ? shared_address(here) + chunk * H::BESIDE * H::TAPS * TAP_BYTES
                                                     : halo + (H::SLOT_BYTES - H::STREAMED), TAP_BYTES / 2);
       wgmma_begin();
 #pragma unroll
-      for (int t = 0; t < H::TAPS; ++t)
-        if (taps.has(t))
-          Wgmma<H::N, W::kind>::multiply(sums, a + t * (TAP_BYTES / 16), b + H::tap(t), taps.first(t) ? chunk > 0 : 1);
+      for (int g = 0; g < H::BESIDE; ++g)
+#pragma unroll
+        for (int t = 0; t < H::TAPS; ++t)
+          if (taps[g].has(t))
+            Wgmma<H::N, W::kind>::multiply(sums[g], a + (g * H::TAPS + t) * (TAP_BYTES / 16), b + H::tap(t), taps[g].first(t) ? chunk > 0 : 1);
       wgmma_end();
       const bool over = chunk + 1 == chunks || (W::PAIRED && W::TURN > 0 && (chunk + 1) % H::TURN == 0);
       if (H::TURNS && over) turn_give(1 + next);
@@ -3201,10 +3360,21 @@ __device__ __forceinline__ void multiply_pairs(const P& p, const Packed& packed,
       if (++slot == W::SLOTS) slot = 0, parity ^= 1;
     }
     wgmma_wait<0>();
-    settle(sums);
-    if (taps.none()) clear(sums);
-
-    finish_pair<W>(p, tiles, which, exponents, lanes, sums, stage);
+#pragma unroll
+    for (int b = 0; b < H::BESIDE; ++b) {
+      settle(sums[b]);
+      if (taps[b].none()) clear(sums[b]);
+    }
+    if constexpr (H::BESIDE > 1) {
+      const PairBox<W, P> of(p, tiles, which);
+      if (!of.there) continue;
+      if constexpr (W::kind == Operands::Half)
+#pragma unroll
+        for (int b = 0; b < H::BESIDE; ++b) unscale<H::N / 8>(sums[b], b == 0 ? own : exponents(b));
+      finish_beside<typename H::Halo, H::STAGE_PITCH>(p, of.z, of.first, of.box, BoxPlace<P>(p, of.box), sums, stage);
+    } else {
+      finish_pair<W>(p, tiles, which, own, lanes, sums[0], stage);
+    }
   }
   if (H::TURNS && which == (W::PAIRED ? 0 : number % 2)) turn_wait(1 + which);
 }
@@ -3235,8 +3405,8 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
 
   PairTiles<W, P> tiles(p);
   const int chunks = static_cast<int>((P::CHANNELS + W::CHANNELS - 1) / W::CHANNELS);
-  const unsigned char* const weights = packed.weights<W>() +
-      (tiles.group * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + tiles.tile_m) * int64_t(chunks) * H::TAPS * TAP_BYTES;
+  const int64_t rows = (p.rows() + PAIR_ROWS - 1) / PAIR_ROWS, each = int64_t(chunks) * H::TAPS * TAP_BYTES, further = rows * each;
+  const unsigned char* const weights = packed.weights<W>() + (tiles.group * rows + tiles.tile_m) * each;
 
   if (warp >= W::CONSUMERS / 32) {
     registers_down<80>();
@@ -3244,9 +3414,7 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
                             W::kind == Operands::Half ? power_of_two(packed.input()) : 1.0f};
     if (W::CHUNKS > 0 && threadIdx.x == W::CONSUMERS) {
       barrier_expect(kept, H::KEPT_BYTES);
-      for (int i = 0; i < W::CHUNKS; ++i)
-        bulk_copy(shared_address(pair_shared) + i * H::TAPS * TAP_BYTES, weights + i * H::TAPS * TAP_BYTES,
-                  H::TAPS * TAP_BYTES, kept);
+      for (int i = 0; i < W::CHUNKS; ++i) copy_weights<H>(shared_address(pair_shared) + i * H::BESIDE * H::TAPS * TAP_BYTES, weights, further, i, kept);
     }
     if (W::kind == Operands::Half && blockIdx.x == 0)
       small_channels<W::PRODUCERS, P>(packed, static_cast<int>(threadIdx.x) - W::CONSUMERS, from.by);
@@ -3273,8 +3441,7 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
         barrier_wait(empty + slot * 8, parity);
         if (W::CHUNKS == 0 && threadIdx.x == W::CONSUMERS) {
           barrier_expect(full + slot * 8, H::STREAMED);
-          bulk_copy(shared_address(to) + (H::SLOT_BYTES - H::STREAMED), weights + int64_t(chunk) * H::STREAMED, H::STREAMED,
-                    full + slot * 8);
+          copy_weights<H>(shared_address(to) + (H::SLOT_BYTES - H::STREAMED), weights, further, chunk, full + slot * 8);
         }
 #pragma unroll
         for (int i = 0; i < H::PIXELS; ++i) {
@@ -3310,7 +3477,7 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
 template <class W, bool FLAGGED, class P>
 cudaError_t launch_pairs(const P& p, void* workspace, int processors, cudaStream_t stream) {
   using H = Pair<W, P>;
-  const int64_t kinds = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS);
+  const int64_t kinds = p.groups() / H::BESIDE * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS);
   const int64_t blocks = processors >= kinds ? processors / kinds * kinds : kinds;
   const cudaError_t refused = allow_shared(pair_kernel<W, FLAGGED, P>, H::shared_bytes);
   if (refused != cudaSuccess) return refused;
@@ -3354,7 +3521,7 @@ struct Ready {
   static constexpr int BOXES = BOXES_, JOIN = JOIN_, SLOTS = SLOTS_, CHUNKS = 0, TURN = TURN_, LAND = 0;
   static constexpr int BM = PAIR_ROWS, PRODUCERS = 128, CONSUMERS = 128 * BOXES, threads = PRODUCERS + CONSUMERS;
   static constexpr int FEW = BOXES == 3 ? 32 : 40, MANY = BOXES == 3 ? 160 : 232;  // registers of producers and consumers
-  static constexpr bool PAIRED = true, SAMPLES = JOIN == 4;
+  static constexpr bool PAIRED = true, SAMPLES = JOIN == 4, TOGETHER = true;
   static constexpr int UNIT = 8, CHANNELS = 2 * UNIT;
 };
 
@@ -3362,7 +3529,7 @@ struct Ready {
 template <class P>
 struct ReadyInput {
   static_assert(P::Stride::product == 1, "neighbours are multiplied with neighbours");
-  static constexpr int CHUNKS = static_cast<int>((P::CHANNELS + 15) / 16);
+  static constexpr int CHUNKS = static_cast<int>((P::CHANNELS + 15) / 16), PHASES = InsideOf<P>::groups;  // which share it
   Index extents[4];
   int64_t pixels;
   unsigned char* at;
@@ -3377,7 +3544,7 @@ struct ReadyInput {
   }
   // The first pixel's 16 bytes.
   __device__ __forceinline__ unsigned char* plane(Index z, int chunk, int unit) const {
-    return at + ((static_cast<int64_t>(z) * CHUNKS + chunk) * 2 + unit) * pixels * 16;
+    return at + ((static_cast<int64_t>(z / PHASES) * CHUNKS + chunk) * 2 + unit) * pixels * 16;
   }
 };
 
@@ -3385,7 +3552,7 @@ struct ReadyInput {
 template <class W, class P>
 int64_t ready_bytes(const P& p) {
   const ReadyInput<P> input(p, nullptr);
-  return Packed::bytes(p) + (static_cast<int64_t>(p.batches()) * ReadyInput<P>::CHUNKS * 2 * input.pixels + Pair<W, P>::Halo::at(3)) * 16;
+  return Packed::bytes(p) + (static_cast<int64_t>(p.batches() / ReadyInput<P>::PHASES) * ReadyInput<P>::CHUNKS * 2 * input.pixels + Pair<W, P>::Halo::at(3)) * 16;
 }
 
 constexpr int READY_THREADS = 256;  // no fewer than a row of a halo has pixels
@@ -3400,7 +3567,7 @@ __global__ void __launch_bounds__(READY_THREADS) ready_input_kernel(const __grid
   if (W::kind == Operands::Half && blockIdx.x == 0) small_channels<READY_THREADS, P>(packed, static_cast<int>(threadIdx.x), by);
   if (blockIdx.x == 0 && threadIdx.x < Pair<W, P>::Halo::at(3))
     *reinterpret_cast<uint4*>(input.plane(p.batches(), 0, 0) + threadIdx.x * 16) = make_uint4(0, 0, 0, 0);
-  const Index z = static_cast<Index>(blockIdx.x / parts);
+  const Index z = static_cast<Index>(blockIdx.x / parts) * ReadyInput<P>::PHASES;
   const int64_t pixel = static_cast<int64_t>(blockIdx.x % parts) * READY_THREADS + threadIdx.x;
   const bool there = pixel < input.pixels;
   Index rest = there ? static_cast<Index>(pixel) : 0, place[4];
@@ -3412,7 +3579,7 @@ __global__ void __launch_bounds__(READY_THREADS) ready_input_kernel(const __grid
   const typename P::BAt from = p.b_at(z, place[0], place[1], place[2], place[3]);
   const bool inside = there && from.inside;
   bool bad = false;
-#pragma unroll 1
+#pragma unroll 2
   for (int chunk = 0; chunk < ReadyInput<P>::CHUNKS; ++chunk) {
     float v[2][8];
 #pragma unroll
@@ -3422,20 +3589,9 @@ __global__ void __launch_bounds__(READY_THREADS) ready_input_kernel(const __grid
     }
 #pragma unroll
     for (int unit = 0; unit < 2; ++unit) {
-      float (&x)[8] = v[unit];
-      uint4 word;
-      if constexpr (W::kind == Operands::Half) {
-        float largest = 0;
-#pragma unroll
-        for (int e = 0; e < 8; ++e) {
-          x[e] *= by;
-          largest = fmaxf(largest, fabsf(x[e]));
-        }
-        bad |= watched(largest);
-        word = make_uint4(pack_half(x[0], x[1]), pack_half(x[2], x[3]), pack_half(x[4], x[5]), pack_half(x[6], x[7]));
-      } else {
-        word = make_uint4(pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7]));
-      }
+      float largest = 0;
+      const uint4 word = round_unit<W::kind>(v[unit], by, largest);
+      if (W::kind == Operands::Half) bad |= watched(largest);
       if (there) *reinterpret_cast<uint4*>(input.plane(z, chunk, unit) + pixel * 16) = word;
     }
   }
@@ -3447,7 +3603,7 @@ __global__ void __launch_bounds__(READY_THREADS) ready_input_kernel(const __grid
 // One warp: the rows of the halo under a tile, a chunk of their channels, and the weights for it.
 template <class W, class P>
 __device__ __forceinline__ void fetch_pairs(const P& p, PairTiles<W, P>& tiles, const ReadyInput<P>& input, const unsigned char* weights,
-                                            unsigned ring, unsigned full, unsigned empty) {
+                                            int64_t further, unsigned ring, unsigned full, unsigned empty) {
   using H = Pair<W, P>;
   using Halo = typename H::Halo;
   constexpr int SAMPLES = W::SAMPLES ? W::BOXES : 1, ROWS = Halo::at(0) * Halo::at(1) * Halo::at(2), COPIES = SAMPLES * 2 * ROWS;
@@ -3463,7 +3619,7 @@ __device__ __forceinline__ void fetch_pairs(const P& p, PairTiles<W, P>& tiles, 
       barrier_wait(empty + slot * 8, parity);
       if (lane == 0) {
         barrier_expect(come, H::STREAMED + COPIES * ROW_BYTES);
-        bulk_copy(to + (H::SLOT_BYTES - H::STREAMED), weights + int64_t(chunk) * H::STREAMED, H::STREAMED, come);
+        copy_weights<H>(to + (H::SLOT_BYTES - H::STREAMED), weights, further, chunk, come);
       }
       __syncwarp();
 #pragma unroll 1
@@ -3512,10 +3668,11 @@ __global__ void __launch_bounds__(W::threads, 1) ready_kernel(const __grid_const
   PairTiles<W, P> tiles(p);
   if (warp >= W::CONSUMERS / 32) {
     registers_down<W::FEW>();
-    const int64_t tile = tiles.group * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + tiles.tile_m;
-    const unsigned char* const weights = packed.weights<W>() + tile * ReadyInput<P>::CHUNKS * H::STREAMED;
+    const int64_t rows = (p.rows() + PAIR_ROWS - 1) / PAIR_ROWS, tile = tiles.group * rows + tiles.tile_m;
+    constexpr int EACH = ReadyInput<P>::CHUNKS * H::TAPS * TAP_BYTES;
+    const unsigned char* const weights = packed.weights<W>() + tile * EACH;
     if (warp == W::CONSUMERS / 32)
-      fetch_pairs<W>(p, tiles, ReadyInput<P>(p, workspace), weights, shared_address(ready_shared), full, empty);
+      fetch_pairs<W>(p, tiles, ReadyInput<P>(p, workspace), weights, rows * EACH, shared_address(ready_shared), full, empty);
   } else {
     registers_up<W::MANY>();
     multiply_pairs<W>(p, packed, tiles, nullptr, ready_shared, stages, full, empty, 0, warp);
@@ -3533,12 +3690,12 @@ cudaError_t launch_ready(const P& p, void* workspace, cudaStream_t stream) {
   cudaError_t refused = pack_rows<W>(p, workspace, &processors, stream);
   if (refused == cudaSuccess) refused = allow_shared(ready_kernel<W, P>, H::shared_bytes);
   if (refused != cudaSuccess) return refused;
-  const int64_t parts = (ReadyInput<P>(p, nullptr).pixels + READY_THREADS - 1) / READY_THREADS, batches = p.batches();
+  const int64_t parts = (ReadyInput<P>(p, nullptr).pixels + READY_THREADS - 1) / READY_THREADS, batches = p.batches() / ReadyInput<P>::PHASES;
   if (parts > 0x7fffffff / batches) return cudaErrorInvalidValue;
   ready_input_kernel<W><<<static_cast<unsigned>(parts * batches), READY_THREADS, 0, stream>>>(p, workspace, static_cast<unsigned>(parts));
   refused = cudaGetLastError();
   if (refused != cudaSuccess) return refused;
-  const int64_t kinds = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS);
+  const int64_t kinds = p.groups() / H::BESIDE * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS);
   const int64_t blocks = processors >= kinds ? processors / kinds * kinds : kinds;
   ready_kernel<W><<<static_cast<unsigned>(blocks), W::threads, H::shared_bytes, stream>>>(p, workspace);
   refused = cudaGetLastError();
@@ -3580,7 +3737,7 @@ struct Split {
   static constexpr int JOIN = JOIN_, SLOTS = SLOTS_, PIECE = PIECE_, HELD = HELD_, LAND = LAND_, CHUNKS = 0, TURN = 1;
   static constexpr int BM = PAIR_ROWS, PRODUCERS = 128, CONSUMERS = 256, threads = PRODUCERS + CONSUMERS;
   static constexpr int BOXES = 2;
-  static constexpr bool PAIRED = true, SAMPLES = JOIN == 4;
+  static constexpr bool PAIRED = true, SAMPLES = JOIN == 4, TOGETHER = false;
   static constexpr int UNIT = 4, CHANNELS = 2 * UNIT;
   // Of a thread. Together what three warpgroups begin with: who asked for more would wait for ever.
   static constexpr int PRODUCER_REGISTERS = 104, CONSUMER_REGISTERS = 200;
@@ -4685,7 +4842,7 @@ cudaError_t launch_map(const M& m, cudaStream_t stream) {
 //   void finish(const L&, Index row, const Acc&) const;
 // and takes two launches: every part of every row, then the rows. Nothing depends on timing.
 //   CRUCIBLE_SLICE_VECTORS   how many vectors a thread of a sliced walk has, all asked for before the first is used
-//   CRUCIBLE_LAST_FIRST      1: slices go from the last to the first, as the end of what was written just before is still
+//   CRUCIBLE_LAST_FIRST      1: slices and kept rows go from the last to the first, as the end of what was written just before is still
 //                            in the cache
 
 #ifndef CRUCIBLE_SLICE_VECTORS
@@ -4784,9 +4941,9 @@ __global__ void __launch_bounds__(ROW_THREADS) row_kernel(const R r) {
 template <int N, class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_keeping_kernel(const R r) {
   extern __shared__ __align__(16) unsigned char row_kept[];
-  const int64_t row = row_of_thread<N>();
+  const int64_t after = row_of_thread<N>(), row = CRUCIBLE_LAST_FIRST ? r.rows() - 1 - after : after;
   accum* const kept = reinterpret_cast<accum*>(row_kept) + threadIdx.x / N * r.kept();
-  if (row < r.rows()) r.keeping(Lanes<N>(), static_cast<Index>(row), kept);
+  if (after < r.rows()) r.keeping(Lanes<N>(), static_cast<Index>(row), kept);
 }
 
 template <int N, class R>
@@ -4948,21 +5105,21 @@ struct PoolOf<P, typename Named<typename P::Pool>::type> {
   using Window = typename P::Pool;
 };
 
-// A functor of phases knows elements by their places in a box; some may not exist, and phases may lack some of the taps
+// A functor of phases knows elements by their places in a box; some may not exist, alike in all rows or not, and phases may lack some of the taps
 // (as the weights count them).
 template <class P, class = void>
 struct PhasedOf { static constexpr bool phased = false; };
 template <class P>
 struct PhasedOf<P, typename Named<typename P::Phased>::type> { static constexpr bool phased = true; };
 template <class P, class = void>
-struct RaggedOf { static constexpr bool ragged = false; };
+struct RaggedOf { static constexpr bool ragged = false, alike = true; };
 template <class P>
-struct RaggedOf<P, typename Named<typename P::Ragged>::type> { static constexpr bool ragged = true; };
-// Groups that read the same input: phases.
+struct RaggedOf<P, typename Named<typename P::Ragged>::type> { static constexpr bool ragged = true, alike = P::ALIKE; };
+// Groups that read the same input: phases. So many of them, neighbours, have elements of which one lies beside the other.
 template <class P, class = void>
-struct InsideOf { static constexpr int groups = 1; };
+struct InsideOf { static constexpr int groups = 1, beside = 1; };
 template <class P>
-struct InsideOf<P, typename Named<typename P::Inside>::type> { static constexpr int groups = P::PHASES; };
+struct InsideOf<P, typename Named<typename P::Inside>::type> { static constexpr int groups = P::PHASES, beside = P::BESIDE; };
 template <class P, class = void>
 struct TapsOf {
   static constexpr bool sparse = false;
@@ -4980,6 +5137,7 @@ struct TapsOf<P, typename Named<typename P::Sparse>::type> {
 template <class P>
 struct Taps {
   uint64_t there = 0;
+  Taps() = default;
   __device__ __forceinline__ Taps(const P& p, Index group) {
     static_assert(!TapsOf<P>::sparse || P::Kernel::product <= 64, "a bit for each");
     if (TapsOf<P>::sparse)
@@ -5817,11 +5975,25 @@ struct PlainColumns {
   __device__ __forceinline__ int from(int j) const { return static_cast<int>(threadIdx.x) % 32 + j * 32; }
 };
 
+// Columns may be of several batches, neighbours from z on, and may know which elements exist: the same of all rows.
+template <class C, class = void>
+struct BatchOf {
+  static constexpr bool knows = false;
+  static __device__ __forceinline__ Index at(const C&, Index z, int) { return z; }
+};
+template <class C>
+struct BatchOf<C, typename Named<typename C::Several>::type> {
+  static constexpr bool knows = C::KNOWS;
+  static __device__ __forceinline__ Index at(const C& columns, Index z, int j) { return z + columns.further(j); }
+};
+
 // Whether a lane's column of a row is an element.
 template <class P, class C>
 __device__ __forceinline__ bool is_there(const P& p, Index z, Index m, const C& columns, int r, int j) {
-  if constexpr (RaggedOf<P>::ragged && PhasedOf<P>::phased)
-    return columns.valid(r, j) && p.exists_at(z, m, columns.pixel(r, j, 0), columns.pixel(r, j, 1), columns.pixel(r, j, 2), columns.pixel(r, j, 3));
+  if constexpr (BatchOf<C>::knows)
+    return columns.valid(r, j);
+  else if constexpr (RaggedOf<P>::ragged && PhasedOf<P>::phased)
+    return columns.valid(r, j) && p.exists_at(BatchOf<C>::at(columns, z, j), m, columns.pixel(r, j, 0), columns.pixel(r, j, 1), columns.pixel(r, j, 2), columns.pixel(r, j, 3));
   else if constexpr (RaggedOf<P>::ragged)
     return columns.valid(r, j) && p.exists(z, m, columns.column(r, j));
   else
@@ -5831,7 +6003,7 @@ template <class P, class C>
 __device__ __forceinline__ accum finish_element(const P& p, Index z, Index m, const C& columns, int r, int j, int split,
                                                 accum value, bool there) {
   if constexpr (PhasedOf<P>::phased)
-    return p.finish_at(z, m, columns.pixel(r, j, 0), columns.pixel(r, j, 1), columns.pixel(r, j, 2), columns.pixel(r, j, 3), split, value,
+    return p.finish_at(BatchOf<C>::at(columns, z, j), m, columns.pixel(r, j, 0), columns.pixel(r, j, 1), columns.pixel(r, j, 2), columns.pixel(r, j, 3), split, value,
                        there && columns.valid(r, j));
   else
     return p.finish(z, m, columns.valid(r, j) ? columns.column(r, j) : 0, split, value, there && columns.valid(r, j));
@@ -5842,10 +6014,11 @@ __device__ __forceinline__ accum finish_element(const P& p, Index z, Index m, co
 template <int LANES>
 __device__ __forceinline__ accum near_mean(accum mine, int have) {
   accum sum = mine * accum(1.0 / LANES), count = static_cast<accum>(have);
+  if (LANES == 32) count = static_cast<accum>(__popc(__ballot_sync(0xffffffffu, have != 0)));  // one each
 #pragma unroll
   for (int by = LANES / 2; by > 0; by /= 2) {
     sum += __shfl_xor_sync(0xffffffffu, sum, by);
-    count += __shfl_xor_sync(0xffffffffu, count, by);
+    if (LANES < 32) count += __shfl_xor_sync(0xffffffffu, count, by);
   }
   const accum mean = count > 0 ? sum * (accum(LANES) / count) : accum(0);
   return mean - mean == 0 ? mean : accum(0);
@@ -5861,7 +6034,7 @@ __device__ __forceinline__ accum near_all(const P& p, Index z, Index m, const C&
     const bool there = is_there(p, z, m, columns, r, j);
     if (there) mine = kept[j];
     any |= there;
-    *found += __popc(__ballot_sync(0xffffffffu, there));
+    if (!BatchOf<C>::knows) *found += __popc(__ballot_sync(0xffffffffu, there));
   }
   return near_mean<32>(mine, any);
 }
@@ -5941,7 +6114,8 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
       for (int r = 0; r < ROWS; ++r) {
         accum near;
         if constexpr (RaggedOf<P>::ragged) {
-          int found = 0;
+          int found = columns.count;
+          if (!BatchOf<C>::knows) found = 0;
           near = near_all(p, z, m + r, columns, r, kept[r], &found);
           if (lane / EVERY == r) size = static_cast<accum>(found);
         } else {
@@ -6940,10 +7114,10 @@ __device__ __forceinline__ void finish_line(const P& p, Index z, Index first, In
 
 
 // The sums of a box, as many columns apart from row to row as the halo under it is wide. Whether they can be finished in
-// registers: a block of eight columns is of two rows at most, and where windows are pooled, all of one is in one lane.
+// registers: a block of eight columns is of two rows at most, and where windows are pooled, neighbours in one are in one lane.
 template <class Halo, class P>
 __host__ __device__ constexpr bool fragmentary() {
-  return Halo::at(3) >= 8 && (!PoolOf<P>::pooled || (Halo::at(3) % 8 == 0 && PoolOf<P>::Window::at(3) == 2));
+  return Halo::at(3) >= 8 && (!PoolOf<P>::pooled || (Halo::at(3) % 2 == 0 && PoolOf<P>::Window::at(3) == 2));
 }
 
 // A row of the halo, by its number: where its first pixel is stored, from the box's first, and which of its pixels are the box's.
@@ -6964,39 +7138,55 @@ struct BoxRow {
   }
 };
 
+// The sum that lies so many columns behind a lane's own of block i, element e: in another lane of the four, where that is
+// no multiple of eight.
+template <int COUNT>
+__device__ __forceinline__ float sum_behind(const float (&sums)[COUNT], int i, int columns, int e) {
+  constexpr int LAST = COUNT / 4 - 1;
+  const int block = i + columns / 8, next = block < LAST ? block + 1 : LAST, by = columns % 8 / 2;
+  if (by == 0) return sums[block * 4 + e];
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const float mine = lane % 4 < by ? sums[next * 4 + e] : sums[(block < LAST ? block : LAST) * 4 + e];
+  return __shfl_sync(0xffffffffu, mine, lane / 4 * 4 + (lane + by) % 4);
+}
+
 // The windows of one row's sums: two neighbours of a lane, and what lies below them.
 template <class Halo, bool WHOLE, class P, int COUNT>
 __device__ __forceinline__ void pool_fragments(const P& p, Index z, Index m, bool there, const BoxPlace<P>& place, Index base,
                                                const float (&sums)[COUNT]) {
   using Window = typename PoolOf<P>::Window;
   using Row = BoxRow<Halo, WHOLE, P>;
+  constexpr int WIDE = Halo::at(3);
   Index pools = 0;
 #pragma unroll
   for (int d = 0; d < 4; ++d) pools = pools * (p.extent(d) / Window::at(d)) + place.first[d] / Window::at(d);
 #pragma unroll
-  for (int i = 0; i < COUNT / 4; ++i) {
-    const Row row(i * 8 / Halo::at(3));
-    const int x = i * 8 % Halo::at(3);
-    if (!row.inside() || x >= P::Box::at(3)) continue;
-    if (row.at[0] % Window::at(0) != 0 || row.at[1] % Window::at(1) != 0 || row.at[2] % Window::at(2) != 0) continue;
-    const int pixel = x + static_cast<int>(threadIdx.x) % 4 * 2;
-    // The window's last pixel exists.
-    bool whole = there && pixel + 1 < (WHOLE ? P::Box::at(3) : place.there[3]);
-    if (!WHOLE)
+  for (int i = 0; i < COUNT / 4; ++i)
+    // The row in which the block begins, and the one that begins in it.
 #pragma unroll
-      for (int d = 0; d < 3; ++d) whole = whole && row.at[d] + Window::at(d) <= place.there[d];
-    typename P::Pooling pool;
+    for (int number = i * 8 / WIDE; number * WIDE < i * 8 + 8; ++number) {
+      const Row row(number);
+      const int x = i * 8 - number * WIDE;
+      if (!row.inside() || x >= P::Box::at(3)) continue;
+      if (row.at[0] % Window::at(0) != 0 || row.at[1] % Window::at(1) != 0 || row.at[2] % Window::at(2) != 0) continue;
+      const int pixel = x + static_cast<int>(threadIdx.x) % 4 * 2;
+      // The window's last pixel exists.
+      bool whole = there && pixel >= 0 && pixel + 1 < (WHOLE ? P::Box::at(3) : place.there[3]);
+      if (!WHOLE)
 #pragma unroll
-    for (int k = 0; k < Window::product; ++k) {
-      const int down = (Window::index(k, 0) * Halo::at(1) + Window::index(k, 1)) * Halo::at(2) + Window::index(k, 2);
-      const Index n = base + Row(i * 8 / Halo::at(3) + down).first(p) + pixel + Window::index(k, 3);
-      pool.step(p.pool_in(z, m, P::reads && !whole ? Index(0) : n, sums[(i + down * (Halo::at(3) / 8)) * 4 + Window::index(k, 3)]));
+        for (int d = 0; d < 3; ++d) whole = whole && row.at[d] + Window::at(d) <= place.there[d];
+      typename P::Pooling pool;
+#pragma unroll
+      for (int k = 0; k < Window::product; ++k) {
+        const int down = (Window::index(k, 0) * Halo::at(1) + Window::index(k, 1)) * Halo::at(2) + Window::index(k, 2);
+        const Index n = base + Row(number + down).first(p) + pixel + Window::index(k, 3);
+        pool.step(p.pool_in(z, m, P::reads && !whole ? Index(0) : n, sum_behind(sums, i, down * WIDE, Window::index(k, 3))));
+      }
+      Index to = 0;
+#pragma unroll
+      for (int d = 0; d < 3; ++d) to = to * (p.extent(d) / Window::at(d)) + row.at[d] / Window::at(d);
+      if (whole) p.pool_out(z, m, pools + to * (p.extent(3) / Window::at(3)) + pixel / Window::at(3), pool);
     }
-    Index to = 0;
-#pragma unroll
-    for (int d = 0; d < 3; ++d) to = to * (p.extent(d) / Window::at(d)) + row.at[d] / Window::at(d);
-    if (whole) p.pool_out(z, m, pools + to * (p.extent(3) / Window::at(3)) + pixel / Window::at(3), pool);
-  }
 }
 
 // One warp's rows of a box. Names as above.
@@ -7224,7 +7414,7 @@ struct Warpgroups {
   static constexpr Operands kind = kind_;
   static constexpr int JOIN = JOIN_, SLOTS = SLOTS_, CHUNKS = CHUNKS_, TURN = TURN_, LAND = LAND_;
   static constexpr int BM = PAIR_ROWS, PRODUCERS = 256, CONSUMERS = 256, threads = PRODUCERS + CONSUMERS;
-  static constexpr bool PAIRED = JOIN >= 0, SAMPLES = JOIN == 4;
+  static constexpr bool PAIRED = JOIN >= 0, SAMPLES = JOIN == 4, TOGETHER = true;
   static constexpr int BOXES = PAIRED ? 2 : 1;                 // side by side
   static constexpr int UNIT = kind == Operands::Tf32 ? 4 : 8;  // channels in 16 bytes
   static constexpr int CHANNELS = 2 * UNIT;                    // of a chunk
@@ -7428,6 +7618,8 @@ cudaError_t pack_rows(const P& p, void* workspace, int* processors, cudaStream_t
 // warpgroups take boxes alternately, so that one stores while the other multiplies. Else they come with each chunk by a
 // bulk copy, and to share them the warpgroups take two boxes side by side (JOIN >= 0), or the same box of two samples
 // (JOIN = 4), and turns, TURN chunks each.
+// Phases whose elements lie beside each other are computed together, each with sums of its own, and go through shared
+// memory, from where neighbouring lanes store neighbours.
 //
 // Operands: half has the 11 bits of tf32 at twice the rate, but not its range. In kind Half the weights are scaled by a
 // power of two for each output channel and the input by one chosen from a sample of it, and the block watches: a number
@@ -7438,15 +7630,18 @@ cudaError_t pack_rows(const P& p, void* workspace, int* processors, cudaStream_t
 #if CRUCIBLE_HOPPER
 namespace crucible {
 
+// Floats from a row to the next where so many columns of several phases are staged: a quarter of a warp stores to two rows.
+__host__ __device__ constexpr int beside_pitch(int columns) { return (columns + 31) / 32 * 32 + 16; }
+
 // A box, or two, and the halo. Places in the halo count residue by residue.
 template <class W, class P>
 struct Pair {
   __host__ __device__ static constexpr int box(int d) { return P::Box::at(d) * (d == W::JOIN ? W::BOXES : 1); }
   __host__ __device__ static constexpr int halo(int d) { return halo_extent<P>(d, box(d)); }
-  // Of a residue; rows that are pooled in pairs begin with eight columns of their own.
+  // Of a residue; where neighbours are pooled, rows begin with one that has its neighbour behind it.
   __host__ __device__ static constexpr int each(int d) {
     const int own = (halo(d) - 1) / P::Stride::at(d) + 1;
-    return d == 3 && PoolOf<P>::pooled && PoolOf<P>::Window::at(3) == 2 ? (own + 7) / 8 * 8 : own;
+    return d == 3 && PoolOf<P>::pooled && PoolOf<P>::Window::at(3) == 2 ? own + own % 2 : own;
   }
   using Halo = Dims<each(0), each(1), each(2), each(3)>;
   static constexpr int RESIDUES = P::Stride::product, PLACES = RESIDUES * Halo::product * (W::SAMPLES ? W::BOXES : 1);
@@ -7485,12 +7680,12 @@ struct Pair {
   // could take the phase before last of its barrier for the one it needs.
   static constexpr bool TURNS = !W::PAIRED || W::TURN > 0;
   static constexpr int TURN = W::TURN > 0 ? W::TURN : 1;
-  static constexpr int TAPS = P::Kernel::product;
-  static constexpr int HALO_BYTES = 2 * ROOM * 16, STREAMED = W::CHUNKS > 0 ? 0 : TAPS * TAP_BYTES;
+  static constexpr int TAPS = P::Kernel::product, BESIDE = W::TOGETHER ? InsideOf<P>::beside : 1;
+  static constexpr int HALO_BYTES = 2 * ROOM * 16, STREAMED = W::CHUNKS > 0 ? 0 : BESIDE * TAPS * TAP_BYTES;
   static constexpr int SLOT_BYTES = (HALO_BYTES + 127) / 128 * 128 + STREAMED;
-  static constexpr int KEPT_BYTES = W::CHUNKS * TAPS * TAP_BYTES;
-  static constexpr bool FRAGMENTS = fragmentary<Halo, P>();
-  static constexpr int STAGE_PITCH = (BN + 23) / 32 * 32 + 8, STAGE_BYTES = FRAGMENTS ? 0 : W::CONSUMERS / 32 * 4 * STAGE_PITCH * 4;
+  static constexpr int KEPT_BYTES = W::CHUNKS * BESIDE * TAPS * TAP_BYTES;
+  static constexpr bool FRAGMENTS = BESIDE == 1 && fragmentary<Halo, P>();
+  static constexpr int STAGE_PITCH = BESIDE > 1 ? beside_pitch(BESIDE * N) : (BN + 23) / 32 * 32 + 8, STAGE_BYTES = FRAGMENTS ? 0 : W::CONSUMERS / 32 * 4 * STAGE_PITCH * 4;
   static constexpr int shared_bytes = KEPT_BYTES + W::SLOTS * SLOT_BYTES + STAGE_BYTES + W::LAND * 1024 + (2 * W::SLOTS + 1) * 8 + 112;
 };
 
@@ -7504,8 +7699,9 @@ struct PairTiles {
   Index numbers[4], at[5], step[5];
 
   __device__ __forceinline__ explicit PairTiles(const P& p) {
-    const Index tiles = (p.rows() + PAIR_ROWS - 1) / PAIR_ROWS, kinds = tiles * p.groups(), kind = static_cast<Index>(blockIdx.x) % kinds;
-    group = kind / tiles, tile_m = kind % tiles;
+    const Index tiles = (p.rows() + PAIR_ROWS - 1) / PAIR_ROWS, kinds = tiles * (p.groups() / H::BESIDE);
+    const Index kind = static_cast<Index>(blockIdx.x) % kinds;
+    group = kind / tiles * H::BESIDE, tile_m = kind % tiles;
     Index first = static_cast<Index>(blockIdx.x) / kinds, by = static_cast<Index>(gridDim.x) / kinds;
     Index count = samples(p);
 #pragma unroll
@@ -7548,6 +7744,23 @@ __device__ __forceinline__ bool watched(float& largest) {
   const bool small = most < __float_as_uint(HALF_SMALL) && most != 0 && __popc(__ballot_sync(0xffffffffu, largest > 0.0f)) > 3;
   largest = 0.0f;
   return small || most > __float_as_uint(HALF_LIMIT);
+}
+
+// 16 bytes of channels. In kind Half they are scaled, and the largest number so far is noted.
+template <Operands kind>
+__device__ __forceinline__ uint4 round_unit(float* x, float by, float& largest) {
+  if constexpr (kind == Operands::Tf32) {
+    return make_uint4(round_tf32(x[0]), round_tf32(x[1]), round_tf32(x[2]), round_tf32(x[3]));
+  } else if constexpr (kind == Operands::Half) {
+#pragma unroll
+    for (int e = 0; e < 8; ++e) {
+      x[e] *= by;
+      largest = fmaxf(largest, fabsf(x[e]));
+    }
+    return make_uint4(pack_half(x[0], x[1]), pack_half(x[2], x[3]), pack_half(x[4], x[5]), pack_half(x[6], x[7]));
+  } else {
+    return make_uint4(pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7]));
+  }
 }
 
 // A channel that is small everywhere may have large weights: raises the flag.
@@ -7593,6 +7806,14 @@ __device__ __forceinline__ void unscale(float (&sums)[COUNT], const Exponents& e
       }
     }
   }
+}
+
+// A chunk's weights of each phase; they lie so many bytes apart.
+template <class H>
+__device__ __forceinline__ void copy_weights(unsigned to, const unsigned char* weights, int64_t further, int chunk, unsigned come) {
+  constexpr int BYTES = H::TAPS * TAP_BYTES;
+#pragma unroll
+  for (int b = 0; b < H::BESIDE; ++b) bulk_copy(to + b * BYTES, weights + b * further + int64_t(chunk) * BYTES, BYTES, come);
 }
 
 // Places behind the halo that are read with it, for sums that nobody wants, have zeros: what lay there before may be anything.
@@ -7677,20 +7898,7 @@ struct PairProducer {
     const int q = thread() + pixel * W::PRODUCERS;
 #pragma unroll
     for (int unit = 0; unit < 2; ++unit) {
-      float* const x = v + unit * W::UNIT;
-      uint4 word;
-      if constexpr (W::kind == Operands::Tf32) {
-        word = make_uint4(round_tf32(x[0]), round_tf32(x[1]), round_tf32(x[2]), round_tf32(x[3]));
-      } else if constexpr (W::kind == Operands::Half) {
-#pragma unroll
-        for (int e = 0; e < 8; ++e) {
-          x[e] *= by;
-          largest[unit] = fmaxf(largest[unit], fabsf(x[e]));
-        }
-        word = make_uint4(pack_half(x[0], x[1]), pack_half(x[2], x[3]), pack_half(x[4], x[5]), pack_half(x[6], x[7]));
-      } else {
-        word = make_uint4(pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7]));
-      }
+      const uint4 word = round_unit<W::kind>(v + unit * W::UNIT, by, largest[unit]);
       if (q < H::PLACES) *reinterpret_cast<uint4*>(slot + (unit * H::ROOM + q) * 16) = word;
     }
   }
@@ -7831,22 +8039,123 @@ __device__ __forceinline__ void finish_box(const P& p, Index z, Index first, Ind
 #endif
 
 #if CRUCIBLE_HAS_WGMMA
-// One warp's 16 rows of one of a tile's boxes, if there is such a box.
+// The columns of a box of several phases that a lane finishes, the phases of a pixel beside each other: every 32nd.
+template <class Halo, class P>
+struct BesideColumns {
+  using Several = void;
+  using Box = typename P::Box;
+  static constexpr int BESIDE = InsideOf<P>::beside, EACH = (BESIDE * Box::product + 31) / 32;
+  static constexpr bool LINE = Box::product == Box::at(3), KNOWS = RaggedOf<P>::alike;
+  static_assert(Box::product < 256 && EACH <= 32, "a byte for each number of a pixel, a bit for each column");
+  const BoxPlace<P>& place;
+  Index tile;
+  int count;
+  unsigned exists = 0, pixels[LINE ? 1 : EACH];  // four bytes each
+
+  static __device__ __forceinline__ int at(int j) { return static_cast<int>(threadIdx.x) % 32 + j * 32; }
+  static __device__ __forceinline__ int number(int j) {
+    return 32 % BESIDE == 0 ? static_cast<int>(threadIdx.x) % 32 / BESIDE + j * (32 / BESIDE) : at(j) / BESIDE;
+  }
+  __device__ __forceinline__ BesideColumns(const P& p, Index z, const BoxPlace<P>& of, Index box) : place(of), tile(box) {
+#pragma unroll
+    for (int j = 0; j < EACH; ++j) {
+      if (!LINE) pixels[j] = Box::index(number(j), 0) | Box::index(number(j), 1) << 8 | Box::index(number(j), 2) << 16 | Box::index(number(j), 3) << 24;
+      bool there = place.exists(number(j));
+      if constexpr (RaggedOf<P>::ragged && KNOWS)
+        there = there && p.exists_at(z + further(j), 0, of.first[0] + in(j, 0), of.first[1] + in(j, 1), of.first[2] + in(j, 2), of.first[3] + in(j, 3));
+      exists |= unsigned(there) << j;
+    }
+    count = P::statistics ? static_cast<int>(__reduce_add_sync(0xffffffffu, __popc(exists))) : 0;
+  }
+  // Which of the phases it is, its pixel, and where it is staged.
+  static __device__ __forceinline__ Index further(int j) { return 32 % BESIDE == 0 ? static_cast<int>(threadIdx.x) % BESIDE : at(j) % BESIDE; }
+  __device__ __forceinline__ int in(int j, int d) const { return LINE ? (d == 3 ? number(j) : 0) : static_cast<int>(pixels[j] >> 8 * d & 255u); }
+  __device__ __forceinline__ int from(int j) const {
+    int place_in = 0;
+#pragma unroll
+    for (int d = 0; d < 4; ++d) place_in += in(j, d) * Halo::pitch(d);
+    return (number(j) < Box::product ? place_in : 0) * BESIDE + static_cast<int>(further(j));
+  }
+  __device__ __forceinline__ bool valid(int, int j) const { return exists >> j & 1u; }
+  __device__ __forceinline__ Index column(int, int) const { return 0; }
+  __device__ __forceinline__ Index pixel(int r, int j, int d) const {
+    return place.first[d] + (Box::at(d) > 1 && (!P::reads || valid(r, j)) ? in(j, d) : 0);
+  }
+};
+
+// One warp's 16 rows of a box, of so many phases from batch z on.
+template <class Halo, int PITCH, class P, int BESIDE, int COUNT>
+__device__ __forceinline__ void finish_beside(const P& p, Index z, Index first, Index box, const BoxPlace<P>& place,
+                                              const float (&sums)[BESIDE][COUNT], float* stage) {
+  using Columns = BesideColumns<Halo, P>;
+  constexpr int EACH = Columns::EACH, ROWS = EACH > 8 ? 1 : EACH > 4 ? 2 : 4;
+  static_assert(!P::statistics || P::group == 0, "statistics are of all columns");
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const Index rows = p.rows();
+  const Columns columns(p, z, place, box);
+#pragma unroll
+  for (int h = 0; h < 2; ++h)
+#pragma unroll 1
+    for (int part = 0; part < 2; ++part) {
+      __syncwarp();
+      if (lane / 16 == part) {
+        float* const to = stage + lane % 16 / 4 * PITCH + lane % 4 * (2 * BESIDE);
+#pragma unroll
+        for (int j = 0; j < COUNT / 4; ++j)
+          if constexpr (BESIDE == 2) {
+            *reinterpret_cast<float4*>(to + j * 16) =
+                make_float4(sums[0][4 * j + 2 * h], sums[1][4 * j + 2 * h], sums[0][4 * j + 2 * h + 1], sums[1][4 * j + 2 * h + 1]);
+          } else {
+#pragma unroll
+            for (int b = 0; b < BESIDE; ++b)
+              to[j * 8 * BESIDE + b] = sums[b][4 * j + 2 * h], to[(j * 8 + 1) * BESIDE + b] = sums[b][4 * j + 2 * h + 1];
+          }
+      }
+      __syncwarp();
+#pragma unroll 1
+      for (int r = 0; r < 4; r += ROWS) {
+        float values[ROWS][EACH];
+#pragma unroll
+        for (int i = 0; i < ROWS; ++i)
+#pragma unroll
+          for (int j = 0; j < EACH; ++j) values[i][j] = stage[(r + i) * PITCH + columns.from(j)];
+        const Index m = first + h * 8 + part * 4 + r;
+        if (m >= rows) continue;
+        finish_values(p, z, m, rows, columns, 0, values);
+        // The first phase's statistics are those of all.
+        if constexpr (P::statistics)
+          for (int i = lane; i < ROWS * (BESIDE - 1); i += 32)
+            if (m + i % ROWS < rows) p.sink(z + 1 + i / ROWS, m + i % ROWS, box, 0, 0, 0);
+      }
+    }
+}
+
+// One of a tile's boxes, by its number and its batch, if there is such a box.
+template <class W, class P>
+struct PairBox {
+  Index box = 0, z, first;
+  bool there;
+  __device__ __forceinline__ PairBox(const P& p, const PairTiles<W, P>& tiles, int which)
+      : z(tiles.batch(p, W::SAMPLES ? which : 0)), first(tiles.tile_m * PAIR_ROWS + static_cast<int>(threadIdx.x) / 32 % 4 * 16),
+        there(tiles.exists(p, which)) {
+#pragma unroll
+    for (int d = 0; d < 4; ++d) {
+      const Index n = (p.extent(d) - 1) / P::Box::at(d) + 1;
+      const Index i = tiles.at[d + 1] * (d == W::JOIN ? W::BOXES : 1) + (d == W::JOIN ? which : 0);
+      there = there && i < n;
+      box = box * n + i;
+    }
+  }
+};
+
+// One warp's 16 rows of it.
 template <class W, class P, int COUNT>
 __device__ __forceinline__ void finish_pair(const P& p, const PairTiles<W, P>& tiles, int which, const Exponents& exponents,
                                             const PairLanes<W, P>& lanes, float (&sums)[COUNT], float* stage) {
   using H = Pair<W, P>;
-  Index box = 0;
-  bool there = tiles.exists(p, which);
-#pragma unroll
-  for (int d = 0; d < 4; ++d) {
-    const Index n = (p.extent(d) - 1) / P::Box::at(d) + 1;
-    const Index i = tiles.at[d + 1] * (d == W::JOIN ? W::BOXES : 1) + (d == W::JOIN ? which : 0);
-    there = there && i < n;
-    box = box * n + i;
-  }
-  if (!there) return;
-  const Index z = tiles.batch(p, W::SAMPLES ? which : 0), first = tiles.tile_m * PAIR_ROWS + static_cast<int>(threadIdx.x) / 32 % 4 * 16;
+  const PairBox<W, P> of(p, tiles, which);
+  if (!of.there) return;
+  const Index z = of.z, first = of.first, box = of.box;
   if constexpr (W::kind == Operands::Half || W::kind == Operands::Split) unscale<H::N / 8>(sums, exponents);
   const BoxPlace<P> place(p, box);
   if constexpr (H::FRAGMENTS)
@@ -7866,16 +8175,21 @@ __device__ __forceinline__ void multiply_pairs(const P& p, const Packed& packed,
   constexpr int GROUPS = W::CONSUMERS / 128;
   const int which = warp / 4, lane = static_cast<int>(threadIdx.x) % 32, next = which + 1 < GROUPS ? which + 1 : 0;
   const int chunks = static_cast<int>((P::CHANNELS + W::CHANNELS - 1) / W::CHANNELS);
-  float sums[H::N / 2];
+  float sums[H::BESIDE][H::N / 2];
   if (W::CHUNKS > 0) barrier_wait(kept, 0);
   int slot = 0;
   unsigned parity = 0;
   if (H::TURNS && next == 0) turn_give(1);
   float* const stage = reinterpret_cast<float*>(stages) + warp * 4 * H::STAGE_PITCH;
   const PairLanes<W, P> lanes(p);
-  const Taps<P> taps(p, tiles.group);
-  const Exponents exponents(packed.rows + (tiles.group * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + tiles.tile_m) * PAIR_ROWS + warp % 4 * 16,
-                            W::kind == Operands::Half ? packed.input() : 0);
+  Taps<P> taps[H::BESIDE];
+#pragma unroll
+  for (int b = 0; b < H::BESIDE; ++b) taps[b] = Taps<P>(p, tiles.group + b);
+  const auto exponents = [&](int b) {
+    return Exponents(packed.rows + ((tiles.group + b) * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + tiles.tile_m) * PAIR_ROWS + warp % 4 * 16,
+                     W::kind == Operands::Half ? packed.input() : 0);
+  };
+  const Exponents own = exponents(0);
   int number = 0;
 #pragma unroll 1
   for (; tiles.left > 0; tiles.next(), ++number) {
@@ -7892,13 +8206,15 @@ __device__ __forceinline__ void multiply_pairs(const P& p, const Packed& packed,
       barrier_wait(full + slot * 8, parity);
       const unsigned halo = shared_address(ring) + slot * H::SLOT_BYTES;
       const uint64_t b = lines_at(halo + which * H::SECOND * 16, H::ROOM * 16);
-      const uint64_t a = lines_at(W::CHUNKS > 0 ? shared_address(here) + chunk * H::TAPS * TAP_BYTES
+      const uint64_t a = lines_at(W::CHUNKS > 0 ? shared_address(here) + chunk * H::BESIDE * H::TAPS * TAP_BYTES
                                                     : halo + (H::SLOT_BYTES - H::STREAMED), TAP_BYTES / 2);
       wgmma_begin();
 #pragma unroll
-      for (int t = 0; t < H::TAPS; ++t)
-        if (taps.has(t))
-          Wgmma<H::N, W::kind>::multiply(sums, a + t * (TAP_BYTES / 16), b + H::tap(t), taps.first(t) ? chunk > 0 : 1);
+      for (int g = 0; g < H::BESIDE; ++g)
+#pragma unroll
+        for (int t = 0; t < H::TAPS; ++t)
+          if (taps[g].has(t))
+            Wgmma<H::N, W::kind>::multiply(sums[g], a + (g * H::TAPS + t) * (TAP_BYTES / 16), b + H::tap(t), taps[g].first(t) ? chunk > 0 : 1);
       wgmma_end();
       const bool over = chunk + 1 == chunks || (W::PAIRED && W::TURN > 0 && (chunk + 1) % H::TURN == 0);
       if (H::TURNS && over) turn_give(1 + next);
@@ -7913,10 +8229,21 @@ __device__ __forceinline__ void multiply_pairs(const P& p, const Packed& packed,
       if (++slot == W::SLOTS) slot = 0, parity ^= 1;
     }
     wgmma_wait<0>();
-    settle(sums);
-    if (taps.none()) clear(sums);
-
-    finish_pair<W>(p, tiles, which, exponents, lanes, sums, stage);
+#pragma unroll
+    for (int b = 0; b < H::BESIDE; ++b) {
+      settle(sums[b]);
+      if (taps[b].none()) clear(sums[b]);
+    }
+    if constexpr (H::BESIDE > 1) {
+      const PairBox<W, P> of(p, tiles, which);
+      if (!of.there) continue;
+      if constexpr (W::kind == Operands::Half)
+#pragma unroll
+        for (int b = 0; b < H::BESIDE; ++b) unscale<H::N / 8>(sums[b], b == 0 ? own : exponents(b));
+      finish_beside<typename H::Halo, H::STAGE_PITCH>(p, of.z, of.first, of.box, BoxPlace<P>(p, of.box), sums, stage);
+    } else {
+      finish_pair<W>(p, tiles, which, own, lanes, sums[0], stage);
+    }
   }
   if (H::TURNS && which == (W::PAIRED ? 0 : number % 2)) turn_wait(1 + which);
 }
@@ -7947,8 +8274,8 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
 
   PairTiles<W, P> tiles(p);
   const int chunks = static_cast<int>((P::CHANNELS + W::CHANNELS - 1) / W::CHANNELS);
-  const unsigned char* const weights = packed.weights<W>() +
-      (tiles.group * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + tiles.tile_m) * int64_t(chunks) * H::TAPS * TAP_BYTES;
+  const int64_t rows = (p.rows() + PAIR_ROWS - 1) / PAIR_ROWS, each = int64_t(chunks) * H::TAPS * TAP_BYTES, further = rows * each;
+  const unsigned char* const weights = packed.weights<W>() + (tiles.group * rows + tiles.tile_m) * each;
 
   if (warp >= W::CONSUMERS / 32) {
     registers_down<80>();
@@ -7956,9 +8283,7 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
                             W::kind == Operands::Half ? power_of_two(packed.input()) : 1.0f};
     if (W::CHUNKS > 0 && threadIdx.x == W::CONSUMERS) {
       barrier_expect(kept, H::KEPT_BYTES);
-      for (int i = 0; i < W::CHUNKS; ++i)
-        bulk_copy(shared_address(pair_shared) + i * H::TAPS * TAP_BYTES, weights + i * H::TAPS * TAP_BYTES,
-                  H::TAPS * TAP_BYTES, kept);
+      for (int i = 0; i < W::CHUNKS; ++i) copy_weights<H>(shared_address(pair_shared) + i * H::BESIDE * H::TAPS * TAP_BYTES, weights, further, i, kept);
     }
     if (W::kind == Operands::Half && blockIdx.x == 0)
       small_channels<W::PRODUCERS, P>(packed, static_cast<int>(threadIdx.x) - W::CONSUMERS, from.by);
@@ -7985,8 +8310,7 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
         barrier_wait(empty + slot * 8, parity);
         if (W::CHUNKS == 0 && threadIdx.x == W::CONSUMERS) {
           barrier_expect(full + slot * 8, H::STREAMED);
-          bulk_copy(shared_address(to) + (H::SLOT_BYTES - H::STREAMED), weights + int64_t(chunk) * H::STREAMED, H::STREAMED,
-                    full + slot * 8);
+          copy_weights<H>(shared_address(to) + (H::SLOT_BYTES - H::STREAMED), weights, further, chunk, full + slot * 8);
         }
 #pragma unroll
         for (int i = 0; i < H::PIXELS; ++i) {
@@ -8022,7 +8346,7 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
 template <class W, bool FLAGGED, class P>
 cudaError_t launch_pairs(const P& p, void* workspace, int processors, cudaStream_t stream) {
   using H = Pair<W, P>;
-  const int64_t kinds = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS);
+  const int64_t kinds = p.groups() / H::BESIDE * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS);
   const int64_t blocks = processors >= kinds ? processors / kinds * kinds : kinds;
   const cudaError_t refused = allow_shared(pair_kernel<W, FLAGGED, P>, H::shared_bytes);
   if (refused != cudaSuccess) return refused;
@@ -8066,7 +8390,7 @@ struct Ready {
   static constexpr int BOXES = BOXES_, JOIN = JOIN_, SLOTS = SLOTS_, CHUNKS = 0, TURN = TURN_, LAND = 0;
   static constexpr int BM = PAIR_ROWS, PRODUCERS = 128, CONSUMERS = 128 * BOXES, threads = PRODUCERS + CONSUMERS;
   static constexpr int FEW = BOXES == 3 ? 32 : 40, MANY = BOXES == 3 ? 160 : 232;  // registers of producers and consumers
-  static constexpr bool PAIRED = true, SAMPLES = JOIN == 4;
+  static constexpr bool PAIRED = true, SAMPLES = JOIN == 4, TOGETHER = true;
   static constexpr int UNIT = 8, CHANNELS = 2 * UNIT;
 };
 
@@ -8074,7 +8398,7 @@ struct Ready {
 template <class P>
 struct ReadyInput {
   static_assert(P::Stride::product == 1, "neighbours are multiplied with neighbours");
-  static constexpr int CHUNKS = static_cast<int>((P::CHANNELS + 15) / 16);
+  static constexpr int CHUNKS = static_cast<int>((P::CHANNELS + 15) / 16), PHASES = InsideOf<P>::groups;  // which share it
   Index extents[4];
   int64_t pixels;
   unsigned char* at;
@@ -8089,7 +8413,7 @@ struct ReadyInput {
   }
   // The first pixel's 16 bytes.
   __device__ __forceinline__ unsigned char* plane(Index z, int chunk, int unit) const {
-    return at + ((static_cast<int64_t>(z) * CHUNKS + chunk) * 2 + unit) * pixels * 16;
+    return at + ((static_cast<int64_t>(z / PHASES) * CHUNKS + chunk) * 2 + unit) * pixels * 16;
   }
 };
 
@@ -8097,7 +8421,7 @@ struct ReadyInput {
 template <class W, class P>
 int64_t ready_bytes(const P& p) {
   const ReadyInput<P> input(p, nullptr);
-  return Packed::bytes(p) + (static_cast<int64_t>(p.batches()) * ReadyInput<P>::CHUNKS * 2 * input.pixels + Pair<W, P>::Halo::at(3)) * 16;
+  return Packed::bytes(p) + (static_cast<int64_t>(p.batches() / ReadyInput<P>::PHASES) * ReadyInput<P>::CHUNKS * 2 * input.pixels + Pair<W, P>::Halo::at(3)) * 16;
 }
 
 constexpr int READY_THREADS = 256;  // no fewer than a row of a halo has pixels
@@ -8112,7 +8436,7 @@ __global__ void __launch_bounds__(READY_THREADS) ready_input_kernel(const __grid
   if (W::kind == Operands::Half && blockIdx.x == 0) small_channels<READY_THREADS, P>(packed, static_cast<int>(threadIdx.x), by);
   if (blockIdx.x == 0 && threadIdx.x < Pair<W, P>::Halo::at(3))
     *reinterpret_cast<uint4*>(input.plane(p.batches(), 0, 0) + threadIdx.x * 16) = make_uint4(0, 0, 0, 0);
-  const Index z = static_cast<Index>(blockIdx.x / parts);
+  const Index z = static_cast<Index>(blockIdx.x / parts) * ReadyInput<P>::PHASES;
   const int64_t pixel = static_cast<int64_t>(blockIdx.x % parts) * READY_THREADS + threadIdx.x;
   const bool there = pixel < input.pixels;
   Index rest = there ? static_cast<Index>(pixel) : 0, place[4];
@@ -8124,7 +8448,7 @@ __global__ void __launch_bounds__(READY_THREADS) ready_input_kernel(const __grid
   const typename P::BAt from = p.b_at(z, place[0], place[1], place[2], place[3]);
   const bool inside = there && from.inside;
   bool bad = false;
-#pragma unroll 1
+#pragma unroll 2
   for (int chunk = 0; chunk < ReadyInput<P>::CHUNKS; ++chunk) {
     float v[2][8];
 #pragma unroll
@@ -8134,20 +8458,9 @@ __global__ void __launch_bounds__(READY_THREADS) ready_input_kernel(const __grid
     }
 #pragma unroll
     for (int unit = 0; unit < 2; ++unit) {
-      float (&x)[8] = v[unit];
-      uint4 word;
-      if constexpr (W::kind == Operands::Half) {
-        float largest = 0;
-#pragma unroll
-        for (int e = 0; e < 8; ++e) {
-          x[e] *= by;
-          largest = fmaxf(largest, fabsf(x[e]));
-        }
-        bad |= watched(largest);
-        word = make_uint4(pack_half(x[0], x[1]), pack_half(x[2], x[3]), pack_half(x[4], x[5]), pack_half(x[6], x[7]));
-      } else {
-        word = make_uint4(pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7]));
-      }
+      float largest = 0;
+      const uint4 word = round_unit<W::kind>(v[unit], by, largest);
+      if (W::kind == Operands::Half) bad |= watched(largest);
       if (there) *reinterpret_cast<uint4*>(input.plane(z, chunk, unit) + pixel * 16) = word;
     }
   }
@@ -8159,7 +8472,7 @@ __global__ void __launch_bounds__(READY_THREADS) ready_input_kernel(const __grid
 // One warp: the rows of the halo under a tile, a chunk of their channels, and the weights for it.
 template <class W, class P>
 __device__ __forceinline__ void fetch_pairs(const P& p, PairTiles<W, P>& tiles, const ReadyInput<P>& input, const unsigned char* weights,
-                                            unsigned ring, unsigned full, unsigned empty) {
+                                            int64_t further, unsigned ring, unsigned full, unsigned empty) {
   using H = Pair<W, P>;
   using Halo = typename H::Halo;
   constexpr int SAMPLES = W::SAMPLES ? W::BOXES : 1, ROWS = Halo::at(0) * Halo::at(1) * Halo::at(2), COPIES = SAMPLES * 2 * ROWS;
@@ -8175,7 +8488,7 @@ __device__ __forceinline__ void fetch_pairs(const P& p, PairTiles<W, P>& tiles, 
       barrier_wait(empty + slot * 8, parity);
       if (lane == 0) {
         barrier_expect(come, H::STREAMED + COPIES * ROW_BYTES);
-        bulk_copy(to + (H::SLOT_BYTES - H::STREAMED), weights + int64_t(chunk) * H::STREAMED, H::STREAMED, come);
+        copy_weights<H>(to + (H::SLOT_BYTES - H::STREAMED), weights, further, chunk, come);
       }
       __syncwarp();
 #pragma unroll 1
@@ -8224,10 +8537,11 @@ __global__ void __launch_bounds__(W::threads, 1) ready_kernel(const __grid_const
   PairTiles<W, P> tiles(p);
   if (warp >= W::CONSUMERS / 32) {
     registers_down<W::FEW>();
-    const int64_t tile = tiles.group * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + tiles.tile_m;
-    const unsigned char* const weights = packed.weights<W>() + tile * ReadyInput<P>::CHUNKS * H::STREAMED;
+    const int64_t rows = (p.rows() + PAIR_ROWS - 1) / PAIR_ROWS, tile = tiles.group * rows + tiles.tile_m;
+    constexpr int EACH = ReadyInput<P>::CHUNKS * H::TAPS * TAP_BYTES;
+    const unsigned char* const weights = packed.weights<W>() + tile * EACH;
     if (warp == W::CONSUMERS / 32)
-      fetch_pairs<W>(p, tiles, ReadyInput<P>(p, workspace), weights, shared_address(ready_shared), full, empty);
+      fetch_pairs<W>(p, tiles, ReadyInput<P>(p, workspace), weights, rows * EACH, shared_address(ready_shared), full, empty);
   } else {
     registers_up<W::MANY>();
     multiply_pairs<W>(p, packed, tiles, nullptr, ready_shared, stages, full, empty, 0, warp);
@@ -8245,12 +8559,12 @@ cudaError_t launch_ready(const P& p, void* workspace, cudaStream_t stream) {
   cudaError_t refused = pack_rows<W>(p, workspace, &processors, stream);
   if (refused == cudaSuccess) refused = allow_shared(ready_kernel<W, P>, H::shared_bytes);
   if (refused != cudaSuccess) return refused;
-  const int64_t parts = (ReadyInput<P>(p, nullptr).pixels + READY_THREADS - 1) / READY_THREADS, batches = p.batches();
+  const int64_t parts = (ReadyInput<P>(p, nullptr).pixels + READY_THREADS - 1) / READY_THREADS, batches = p.batches() / ReadyInput<P>::PHASES;
   if (parts > 0x7fffffff / batches) return cudaErrorInvalidValue;
   ready_input_kernel<W><<<static_cast<unsigned>(parts * batches), READY_THREADS, 0, stream>>>(p, workspace, static_cast<unsigned>(parts));
   refused = cudaGetLastError();
   if (refused != cudaSuccess) return refused;
-  const int64_t kinds = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS);
+  const int64_t kinds = p.groups() / H::BESIDE * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS);
   const int64_t blocks = processors >= kinds ? processors / kinds * kinds : kinds;
   ready_kernel<W><<<static_cast<unsigned>(blocks), W::threads, H::shared_bytes, stream>>>(p, workspace);
   refused = cudaGetLastError();
@@ -8292,7 +8606,7 @@ struct Split {
   static constexpr int JOIN = JOIN_, SLOTS = SLOTS_, PIECE = PIECE_, HELD = HELD_, LAND = LAND_, CHUNKS = 0, TURN = 1;
   static constexpr int BM = PAIR_ROWS, PRODUCERS = 128, CONSUMERS = 256, threads = PRODUCERS + CONSUMERS;
   static constexpr int BOXES = 2;
-  static constexpr bool PAIRED = true, SAMPLES = JOIN == 4;
+  static constexpr bool PAIRED = true, SAMPLES = JOIN == 4, TOGETHER = false;
   static constexpr int UNIT = 4, CHANNELS = 2 * UNIT;
   // Of a thread. Together what three warpgroups begin with: who asked for more would wait for ever.
   static constexpr int PRODUCER_REGISTERS = 104, CONSUMER_REGISTERS = 200;

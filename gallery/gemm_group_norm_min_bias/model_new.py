@@ -200,21 +200,21 @@ struct PoolOf<P, typename Named<typename P::Pool>::type> {
   using Window = typename P::Pool;
 };
 
-// A functor of phases knows elements by their places in a box; some may not exist, and phases may lack some of the taps
+// A functor of phases knows elements by their places in a box; some may not exist, alike in all rows or not, and phases may lack some of the taps
 // (as the weights count them).
 template <class P, class = void>
 struct PhasedOf { static constexpr bool phased = false; };
 template <class P>
 struct PhasedOf<P, typename Named<typename P::Phased>::type> { static constexpr bool phased = true; };
 template <class P, class = void>
-struct RaggedOf { static constexpr bool ragged = false; };
+struct RaggedOf { static constexpr bool ragged = false, alike = true; };
 template <class P>
-struct RaggedOf<P, typename Named<typename P::Ragged>::type> { static constexpr bool ragged = true; };
-// Groups that read the same input: phases.
+struct RaggedOf<P, typename Named<typename P::Ragged>::type> { static constexpr bool ragged = true, alike = P::ALIKE; };
+// Groups that read the same input: phases. So many of them, neighbours, have elements of which one lies beside the other.
 template <class P, class = void>
-struct InsideOf { static constexpr int groups = 1; };
+struct InsideOf { static constexpr int groups = 1, beside = 1; };
 template <class P>
-struct InsideOf<P, typename Named<typename P::Inside>::type> { static constexpr int groups = P::PHASES; };
+struct InsideOf<P, typename Named<typename P::Inside>::type> { static constexpr int groups = P::PHASES, beside = P::BESIDE; };
 template <class P, class = void>
 struct TapsOf {
   static constexpr bool sparse = false;
@@ -232,6 +232,7 @@ struct TapsOf<P, typename Named<typename P::Sparse>::type> {
 template <class P>
 struct Taps {
   uint64_t there = 0;
+  Taps() = default;
   __device__ __forceinline__ Taps(const P& p, Index group) {
     static_assert(!TapsOf<P>::sparse || P::Kernel::product <= 64, "a bit for each");
     if (TapsOf<P>::sparse)
@@ -1069,11 +1070,25 @@ struct PlainColumns {
   __device__ __forceinline__ int from(int j) const { return static_cast<int>(threadIdx.x) % 32 + j * 32; }
 };
 
+// Columns may be of several batches, neighbours from z on, and may know which elements exist: the same of all rows.
+template <class C, class = void>
+struct BatchOf {
+  static constexpr bool knows = false;
+  static __device__ __forceinline__ Index at(const C&, Index z, int) { return z; }
+};
+template <class C>
+struct BatchOf<C, typename Named<typename C::Several>::type> {
+  static constexpr bool knows = C::KNOWS;
+  static __device__ __forceinline__ Index at(const C& columns, Index z, int j) { return z + columns.further(j); }
+};
+
 // Whether a lane's column of a row is an element.
 template <class P, class C>
 __device__ __forceinline__ bool is_there(const P& p, Index z, Index m, const C& columns, int r, int j) {
-  if constexpr (RaggedOf<P>::ragged && PhasedOf<P>::phased)
-    return columns.valid(r, j) && p.exists_at(z, m, columns.pixel(r, j, 0), columns.pixel(r, j, 1), columns.pixel(r, j, 2), columns.pixel(r, j, 3));
+  if constexpr (BatchOf<C>::knows)
+    return columns.valid(r, j);
+  else if constexpr (RaggedOf<P>::ragged && PhasedOf<P>::phased)
+    return columns.valid(r, j) && p.exists_at(BatchOf<C>::at(columns, z, j), m, columns.pixel(r, j, 0), columns.pixel(r, j, 1), columns.pixel(r, j, 2), columns.pixel(r, j, 3));
   else if constexpr (RaggedOf<P>::ragged)
     return columns.valid(r, j) && p.exists(z, m, columns.column(r, j));
   else
@@ -1083,7 +1098,7 @@ template <class P, class C>
 __device__ __forceinline__ accum finish_element(const P& p, Index z, Index m, const C& columns, int r, int j, int split,
                                                 accum value, bool there) {
   if constexpr (PhasedOf<P>::phased)
-    return p.finish_at(z, m, columns.pixel(r, j, 0), columns.pixel(r, j, 1), columns.pixel(r, j, 2), columns.pixel(r, j, 3), split, value,
+    return p.finish_at(BatchOf<C>::at(columns, z, j), m, columns.pixel(r, j, 0), columns.pixel(r, j, 1), columns.pixel(r, j, 2), columns.pixel(r, j, 3), split, value,
                        there && columns.valid(r, j));
   else
     return p.finish(z, m, columns.valid(r, j) ? columns.column(r, j) : 0, split, value, there && columns.valid(r, j));
@@ -1094,10 +1109,11 @@ __device__ __forceinline__ accum finish_element(const P& p, Index z, Index m, co
 template <int LANES>
 __device__ __forceinline__ accum near_mean(accum mine, int have) {
   accum sum = mine * accum(1.0 / LANES), count = static_cast<accum>(have);
+  if (LANES == 32) count = static_cast<accum>(__popc(__ballot_sync(0xffffffffu, have != 0)));  // one each
 #pragma unroll
   for (int by = LANES / 2; by > 0; by /= 2) {
     sum += __shfl_xor_sync(0xffffffffu, sum, by);
-    count += __shfl_xor_sync(0xffffffffu, count, by);
+    if (LANES < 32) count += __shfl_xor_sync(0xffffffffu, count, by);
   }
   const accum mean = count > 0 ? sum * (accum(LANES) / count) : accum(0);
   return mean - mean == 0 ? mean : accum(0);
@@ -1113,7 +1129,7 @@ __device__ __forceinline__ accum near_all(const P& p, Index z, Index m, const C&
     const bool there = is_there(p, z, m, columns, r, j);
     if (there) mine = kept[j];
     any |= there;
-    *found += __popc(__ballot_sync(0xffffffffu, there));
+    if (!BatchOf<C>::knows) *found += __popc(__ballot_sync(0xffffffffu, there));
   }
   return near_mean<32>(mine, any);
 }
@@ -1193,7 +1209,8 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
       for (int r = 0; r < ROWS; ++r) {
         accum near;
         if constexpr (RaggedOf<P>::ragged) {
-          int found = 0;
+          int found = columns.count;
+          if (!BatchOf<C>::knows) found = 0;
           near = near_all(p, z, m + r, columns, r, kept[r], &found);
           if (lane / EVERY == r) size = static_cast<accum>(found);
         } else {
@@ -3179,7 +3196,7 @@ cudaError_t launch_map(const M& m, cudaStream_t stream) {
 //   void finish(const L&, Index row, const Acc&) const;
 // and takes two launches: every part of every row, then the rows. Nothing depends on timing.
 //   CRUCIBLE_SLICE_VECTORS   how many vectors a thread of a sliced walk has, all asked for before the first is used
-//   CRUCIBLE_LAST_FIRST      1: slices go from the last to the first, as the end of what was written just before is still
+//   CRUCIBLE_LAST_FIRST      1: slices and kept rows go from the last to the first, as the end of what was written just before is still
 //                            in the cache
 
 #ifndef CRUCIBLE_SLICE_VECTORS
@@ -3278,9 +3295,9 @@ __global__ void __launch_bounds__(ROW_THREADS) row_kernel(const R r) {
 template <int N, class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_keeping_kernel(const R r) {
   extern __shared__ __align__(16) unsigned char row_kept[];
-  const int64_t row = row_of_thread<N>();
+  const int64_t after = row_of_thread<N>(), row = CRUCIBLE_LAST_FIRST ? r.rows() - 1 - after : after;
   accum* const kept = reinterpret_cast<accum*>(row_kept) + threadIdx.x / N * r.kept();
-  if (row < r.rows()) r.keeping(Lanes<N>(), static_cast<Index>(row), kept);
+  if (after < r.rows()) r.keeping(Lanes<N>(), static_cast<Index>(row), kept);
 }
 
 template <int N, class R>
@@ -4003,21 +4020,21 @@ struct PoolOf<P, typename Named<typename P::Pool>::type> {
   using Window = typename P::Pool;
 };
 
-// A functor of phases knows elements by their places in a box; some may not exist, and phases may lack some of the taps
+// A functor of phases knows elements by their places in a box; some may not exist, alike in all rows or not, and phases may lack some of the taps
 // (as the weights count them).
 template <class P, class = void>
 struct PhasedOf { static constexpr bool phased = false; };
 template <class P>
 struct PhasedOf<P, typename Named<typename P::Phased>::type> { static constexpr bool phased = true; };
 template <class P, class = void>
-struct RaggedOf { static constexpr bool ragged = false; };
+struct RaggedOf { static constexpr bool ragged = false, alike = true; };
 template <class P>
-struct RaggedOf<P, typename Named<typename P::Ragged>::type> { static constexpr bool ragged = true; };
-// Groups that read the same input: phases.
+struct RaggedOf<P, typename Named<typename P::Ragged>::type> { static constexpr bool ragged = true, alike = P::ALIKE; };
+// Groups that read the same input: phases. So many of them, neighbours, have elements of which one lies beside the other.
 template <class P, class = void>
-struct InsideOf { static constexpr int groups = 1; };
+struct InsideOf { static constexpr int groups = 1, beside = 1; };
 template <class P>
-struct InsideOf<P, typename Named<typename P::Inside>::type> { static constexpr int groups = P::PHASES; };
+struct InsideOf<P, typename Named<typename P::Inside>::type> { static constexpr int groups = P::PHASES, beside = P::BESIDE; };
 template <class P, class = void>
 struct TapsOf {
   static constexpr bool sparse = false;
@@ -4035,6 +4052,7 @@ struct TapsOf<P, typename Named<typename P::Sparse>::type> {
 template <class P>
 struct Taps {
   uint64_t there = 0;
+  Taps() = default;
   __device__ __forceinline__ Taps(const P& p, Index group) {
     static_assert(!TapsOf<P>::sparse || P::Kernel::product <= 64, "a bit for each");
     if (TapsOf<P>::sparse)
@@ -4872,11 +4890,25 @@ struct PlainColumns {
   __device__ __forceinline__ int from(int j) const { return static_cast<int>(threadIdx.x) % 32 + j * 32; }
 };
 
+// Columns may be of several batches, neighbours from z on, and may know which elements exist: the same of all rows.
+template <class C, class = void>
+struct BatchOf {
+  static constexpr bool knows = false;
+  static __device__ __forceinline__ Index at(const C&, Index z, int) { return z; }
+};
+template <class C>
+struct BatchOf<C, typename Named<typename C::Several>::type> {
+  static constexpr bool knows = C::KNOWS;
+  static __device__ __forceinline__ Index at(const C& columns, Index z, int j) { return z + columns.further(j); }
+};
+
 // Whether a lane's column of a row is an element.
 template <class P, class C>
 __device__ __forceinline__ bool is_there(const P& p, Index z, Index m, const C& columns, int r, int j) {
-  if constexpr (RaggedOf<P>::ragged && PhasedOf<P>::phased)
-    return columns.valid(r, j) && p.exists_at(z, m, columns.pixel(r, j, 0), columns.pixel(r, j, 1), columns.pixel(r, j, 2), columns.pixel(r, j, 3));
+  if constexpr (BatchOf<C>::knows)
+    return columns.valid(r, j);
+  else if constexpr (RaggedOf<P>::ragged && PhasedOf<P>::phased)
+    return columns.valid(r, j) && p.exists_at(BatchOf<C>::at(columns, z, j), m, columns.pixel(r, j, 0), columns.pixel(r, j, 1), columns.pixel(r, j, 2), columns.pixel(r, j, 3));
   else if constexpr (RaggedOf<P>::ragged)
     return columns.valid(r, j) && p.exists(z, m, columns.column(r, j));
   else
@@ -4886,7 +4918,7 @@ template <class P, class C>
 __device__ __forceinline__ accum finish_element(const P& p, Index z, Index m, const C& columns, int r, int j, int split,
                                                 accum value, bool there) {
   if constexpr (PhasedOf<P>::phased)
-    return p.finish_at(z, m, columns.pixel(r, j, 0), columns.pixel(r, j, 1), columns.pixel(r, j, 2), columns.pixel(r, j, 3), split, value,
+    return p.finish_at(BatchOf<C>::at(columns, z, j), m, columns.pixel(r, j, 0), columns.pixel(r, j, 1), columns.pixel(r, j, 2), columns.pixel(r, j, 3), split, value,
                        there && columns.valid(r, j));
   else
     return p.finish(z, m, columns.valid(r, j) ? columns.column(r, j) : 0, split, value, there && columns.valid(r, j));
@@ -4897,10 +4929,11 @@ __device__ __forceinline__ accum finish_element(const P& p, Index z, Index m, co
 template <int LANES>
 __device__ __forceinline__ accum near_mean(accum mine, int have) {
   accum sum = mine * accum(1.0 / LANES), count = static_cast<accum>(have);
+  if (LANES == 32) count = static_cast<accum>(__popc(__ballot_sync(0xffffffffu, have != 0)));  // one each
 #pragma unroll
   for (int by = LANES / 2; by > 0; by /= 2) {
     sum += __shfl_xor_sync(0xffffffffu, sum, by);
-    count += __shfl_xor_sync(0xffffffffu, count, by);
+    if (LANES < 32) count += __shfl_xor_sync(0xffffffffu, count, by);
   }
   const accum mean = count > 0 ? sum * (accum(LANES) / count) : accum(0);
   return mean - mean == 0 ? mean : accum(0);
@@ -4916,7 +4949,7 @@ __device__ __forceinline__ accum near_all(const P& p, Index z, Index m, const C&
     const bool there = is_there(p, z, m, columns, r, j);
     if (there) mine = kept[j];
     any |= there;
-    *found += __popc(__ballot_sync(0xffffffffu, there));
+    if (!BatchOf<C>::knows) *found += __popc(__ballot_sync(0xffffffffu, there));
   }
   return near_mean<32>(mine, any);
 }
@@ -4996,7 +5029,8 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
       for (int r = 0; r < ROWS; ++r) {
         accum near;
         if constexpr (RaggedOf<P>::ragged) {
-          int found = 0;
+          int found = columns.count;
+          if (!BatchOf<C>::knows) found = 0;
           near = near_all(p, z, m + r, columns, r, kept[r], &found);
           if (lane / EVERY == r) size = static_cast<accum>(found);
         } else {
@@ -6982,7 +7016,7 @@ cudaError_t launch_map(const M& m, cudaStream_t stream) {
 //   void finish(const L&, Index row, const Acc&) const;
 // and takes two launches: every part of every row, then the rows. Nothing depends on timing.
 //   CRUCIBLE_SLICE_VECTORS   how many vectors a thread of a sliced walk has, all asked for before the first is used
-//   CRUCIBLE_LAST_FIRST      1: slices go from the last to the first, as the end of what was written just before is still
+//   CRUCIBLE_LAST_FIRST      1: slices and kept rows go from the last to the first, as the end of what was written just before is still
 //                            in the cache
 
 #ifndef CRUCIBLE_SLICE_VECTORS
@@ -7081,9 +7115,9 @@ __global__ void __launch_bounds__(ROW_THREADS) row_kernel(const R r) {
 template <int N, class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_keeping_kernel(const R r) {
   extern __shared__ __align__(16) unsigned char row_kept[];
-  const int64_t row = row_of_thread<N>();
+  const int64_t after = row_of_thread<N>(), row = CRUCIBLE_LAST_FIRST ? r.rows() - 1 - after : after;
   accum* const kept = reinterpret_cast<accum*>(row_kept) + threadIdx.x / N * r.kept();
-  if (row < r.rows()) r.keeping(Lanes<N>(), static_cast<Index>(row), kept);
+  if (after < r.rows()) r.keeping(Lanes<N>(), static_cast<Index>(row), kept);
 }
 
 template <int N, class R>

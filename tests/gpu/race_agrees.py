@@ -21,7 +21,7 @@ import torch
 
 ROOT = Path(__file__).resolve().parents[2]
 AGREE = 0.03
-ROUNDS, SAMPLES, WARM = 5, 3, 2
+ROUNDS, SAMPLES, WARM = 8, 4, 2
 
 
 def module(path: Path) -> ModuleType:

@@ -19,7 +19,7 @@ class RaceOptions:
     against: tuple[str, ...] = USUAL
     rounds: int = 7
     samples: int = 3  # timed calls in a turn
-    warm: int = 5  # untimed calls before them: the first of a turn find others' things in the processor's caches
+    warm: int = 5  # calls before them that do not count: the first of a turn find others' things in the caches
     dtype: str | None = None  # None: as the reference declares it
     seed: int = 0
     timeout: float = 120.0  # seconds for any one step of a contender
