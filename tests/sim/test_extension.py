@@ -209,6 +209,8 @@ def test_extensions_without_torch(run_on_device):
           if (n < 0) throw std::runtime_error("a negative size");
           k<<<1, threads>>>(reinterpret_cast<float*>(p), static_cast<int>(n));
         }
+        int64_t added(int64_t a, int b) { return a + b; }
+        unsigned seven() { return 7; }
         double halved(double x) { return x / 2; }
         """
 
@@ -224,9 +226,12 @@ def test_extensions_without_torch(run_on_device):
         PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("fill", &fill, "fills"); }"""
         bare = load_inline(name="bare", cpp_sources=binding, cuda_sources=cuda)
         listed = load_inline(name="listed", cpp_sources=declared, cuda_sources=cuda, functions=["fill"])
+        whole = "#include <cstdint>\\nint64_t added(int64_t a, int b); unsigned seven();"
+        counted = load_inline(name="counted", cpp_sources=whole, cuda_sources=cuda, functions=["added", "seven"])
+        assert counted.added(1 << 40, -3) == (1 << 40) - 3 and counted.seven() == 7
         declared_other = "double halved(double x);"
         other = load_inline(name="other", cpp_sources=declared_other, cuda_sources=cuda, functions=["halved"])
-        assert [flavour(m) for m in (bare, listed, other)] == ["bare", "bare", "thin"]
+        assert [flavour(m) for m in (bare, listed, counted, other)] == ["bare", "bare", "bare", "thin"]
         assert other.halved(3) == 1.5 and bare.fill.__doc__ == "fills"
         for module in (bare, listed):
             x = torch.zeros(4, device="cuda")
@@ -346,6 +351,7 @@ def test_extensions_with_a_part_of_torch(run_on_device):
     ("text", "flavour"),
     [
         ("#include <cuda_runtime.h>\nvoid f(int64_t p);", "bare"),
+        ("constexpr int AT_ONCE = 4; PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {}", "bare"),
         ("#include <torch/extension.h>\ntorch::Tensor f(at::Tensor x) { return torch::empty_like(x); }", "thin"),
         ("#include <ATen/cuda/CUDAContext.h>\nauto f() { return at::cuda::getCurrentCUDAStream(); }", "thin"),
         ("void f(torch::Tensor x) { AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), s, [&] {}); }  // at::matmul", "thin"),

@@ -298,18 +298,15 @@ def _compile(
 # Names and headers of torch. A source without them (fused files hand over pointers and sizes) compiles in a third of
 # the time without torch; one that speaks of nothing but THIN_NAMES, as most do, in half of it with crucible_thin.h.
 # Where that fails because the source had relied on something else of torch's all the same, there is more of it to try.
-_SPEAKS_TORCH = re.compile(
-    r"\b(?:torch|at|c10|py|pybind11)\s*::|[<\"](?:torch|ATen|c10|pybind11)/|\b(?:AT|TORCH|C10)_(?!EXTENSION_NAME\b)\w+"
-)
-_NAME = re.compile(r"\b(torch|at|c10)\s*::\s*(\w+)|\b((?:AT|TORCH|C10)_\w+)")
+_MACRO = r"\b(?:AT_(?:ASSERT|CHECK|CUDA|DISPATCH|ERROR|EXPAND|FORALL|WARN)|TORCH_|C10_)(?!EXTENSION_NAME\b)\w*"
+_SPEAKS_TORCH = re.compile(rf"\b(?:torch|at|c10|py|pybind11)\s*::|[<\"](?:torch|ATen|c10|pybind11)/|{_MACRO}")
+_NAME = re.compile(rf"\b(torch|at|c10)\s*::\s*(\w+)|({_MACRO})")
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"]((?:torch|ATen|c10)/[^>\"]*)", re.M)
 _THIN_INCLUDES = {
     "ATen/AccumulateType.h", "ATen/Dispatch.h", "ATen/OpMathType.h", "ATen/ceil_div.h", "ATen/core/Tensor.h",
     "c10/util/BFloat16.h", "c10/util/Exception.h", "c10/util/Half.h",
 }  # fmt: skip
-_THIN_MACROS = re.compile(
-    r"AT_DISPATCH_\w+|AT_CUDA_CHECK|TORCH_(?:CHECK\w*|CUDA_CHECK|EXTENSION_NAME|WARN)|C10_CUDA_\w+"
-)
+_THIN_MACROS = re.compile(r"AT_DISPATCH_\w+|AT_CUDA_CHECK|TORCH_(?:CHECK\w*|CUDA_CHECK|WARN)|C10_CUDA_\w+")
 _THIN_MAKERS = {
     "empty", "empty_like", "empty_strided", "full", "full_like", "ones", "ones_like", "zeros", "zeros_like",
 }  # fmt: skip

@@ -123,16 +123,16 @@ void add(void* entries, const char* name, const char* doc, crucible::bind::Funct
   static_cast<Entries*>(entries)->push_back(std::move(entry));
 }
 
-void add_bare(void* entries, const char* name, const char* doc, size_t arity, crucible::bind::BareFunction function,
-              crucible::bind::BareCall call) {
+void add_bare(void* entries, const char* name, const char* doc, size_t arity, bool answers,
+              crucible::bind::BareFunction function, crucible::bind::BareCall call) {
   static_cast<Entries*>(entries)->push_back({name, doc, std::vector<std::string>(arity, "int"), [=](Value* values) -> Value {
     std::vector<int64_t> numbers;
     for (size_t i = 0; i < arity; ++i) {
       if (!crucible::bind::Arg<int64_t>::accepts(values[i])) return {Value::WRONG, static_cast<int64_t>(i)};
       numbers.push_back(values[i].whole);
     }
-    call(function, numbers.data());
-    return {};
+    const int64_t answer = call(function, numbers.data());
+    return answers ? Value(answer) : Value();
   }});
 }
 
