@@ -1,5 +1,9 @@
 """load_inline on the simulated device: what extensions use works, what load_inline would reject is rejected."""
 
+import pytest
+
+from crucible.build.extension import Chunk, Extension, _first_flavour
+
 FEATURES = '''
 cuda = r"""
 #include <torch/extension.h>
@@ -205,6 +209,8 @@ def test_extensions_without_torch(run_on_device):
           if (n < 0) throw std::runtime_error("a negative size");
           k<<<1, threads>>>(reinterpret_cast<float*>(p), static_cast<int>(n));
         }
+        int64_t added(int64_t a, int b) { return a + b; }
+        unsigned seven() { return 7; }
         double halved(double x) { return x / 2; }
         """
 
@@ -220,9 +226,12 @@ def test_extensions_without_torch(run_on_device):
         PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) { m.def("fill", &fill, "fills"); }"""
         bare = load_inline(name="bare", cpp_sources=binding, cuda_sources=cuda)
         listed = load_inline(name="listed", cpp_sources=declared, cuda_sources=cuda, functions=["fill"])
+        whole = "#include <cstdint>\\nint64_t added(int64_t a, int b); unsigned seven();"
+        counted = load_inline(name="counted", cpp_sources=whole, cuda_sources=cuda, functions=["added", "seven"])
+        assert counted.added(1 << 40, -3) == (1 << 40) - 3 and counted.seven() == 7
         declared_other = "double halved(double x);"
         other = load_inline(name="other", cpp_sources=declared_other, cuda_sources=cuda, functions=["halved"])
-        assert [flavour(m) for m in (bare, listed, other)] == ["bare", "bare", "lean"]
+        assert [flavour(m) for m in (bare, listed, counted, other)] == ["bare", "bare", "bare", "thin"]
         assert other.halved(3) == 1.5 and bare.fill.__doc__ == "fills"
         for module in (bare, listed):
             x = torch.zeros(4, device="cuda")
@@ -254,3 +263,106 @@ def test_extensions_without_torch(run_on_device):
         else:
             raise AssertionError("a typing error compiled")
     ''')
+
+
+def test_extensions_with_a_part_of_torch(run_on_device):
+    """New tensors are those of torch's own functions, and every kind of value finds its way to C++ and back."""
+    run_on_device('''
+        from torch.utils.cpp_extension import load_inline
+
+        def flavour(module):
+            return open(module.__file__.rsplit("/", 1)[0] + "/flavour").read()
+
+        made = load_inline(name="made", functions=["make"], cuda_sources="", cpp_sources="""
+        #include <torch/extension.h>
+        std::vector<torch::Tensor> make(torch::Tensor x) {
+          auto options = x.options().dtype(torch::kInt32);
+          return {torch::empty({2, 3}, options), torch::empty({2, 3, 4, 5}, options, torch::MemoryFormat::ChannelsLast),
+                  torch::empty_strided({2, 3}, {1, 2}, options), torch::zeros({3}, options), torch::ones({3}, options),
+                  torch::full({2}, 2.5, torch::dtype(torch::kFloat64).requires_grad(true)), torch::empty_like(x),
+                  torch::zeros_like(x), torch::ones_like(x, torch::kFloat16), torch::full_like(x, 7),
+                  torch::zeros_like(x, x.options(), torch::MemoryFormat::Contiguous)};
+        }
+        """)
+        x = torch.randn(2, 3, 4, 5, device="cuda").to(memory_format=torch.channels_last).requires_grad_()
+        on = dict(dtype=torch.int32, device="cuda")
+        wanted = [
+            torch.zeros(2, 3, **on), torch.zeros(2, 3, 4, 5, **on).to(memory_format=torch.channels_last),
+            torch.zeros(3, 2, **on).t(), torch.zeros(3, **on), torch.ones(3, **on),
+            torch.full((2,), 2.5, dtype=torch.float64, requires_grad=True), torch.zeros_like(x), torch.zeros_like(x),
+            torch.ones_like(x, dtype=torch.float16), torch.full_like(x, 7),
+            torch.zeros_like(x, memory_format=torch.contiguous_format),
+        ]
+        found = made.make(x)
+        assert flavour(made) == "thin" and len(found) == len(wanted)
+        for i, (a, b) in enumerate(zip(found, wanted)):
+            assert (a.shape, a.stride(), a.dtype, a.device) == (b.shape, b.stride(), b.dtype, b.device), i
+            assert a.requires_grad == b.requires_grad, i
+            assert i in (0, 1, 2, 6) or torch.equal(a, b), i  # those are empty
+
+        names = ["tensor", "several", "numbers", "words", "nothing"]
+        values = load_inline(name="all_values", functions=names, cuda_sources="", cpp_sources="""
+        #include <torch/extension.h>
+        torch::Tensor tensor(const torch::Tensor& x, torch::Device device, torch::ScalarType dtype) {
+          return x.to(device, dtype);
+        }
+        std::tuple<torch::Tensor, std::optional<torch::Tensor>, std::vector<int64_t>> several(
+            std::vector<torch::Tensor> list, std::optional<torch::Tensor> maybe, torch::IntArrayRef sizes) {
+          return {list.at(1), maybe, sizes.vec()};
+        }
+        std::pair<double, bool> numbers(int a, float b, bool c, torch::Scalar d) {
+          return {a + b + d.toDouble(), !c};
+        }
+        std::string words(std::string text) { return text + "!"; }
+        void nothing() {}
+        """)
+        assert flavour(values) == "thin"
+        y = torch.ones(2)
+        assert values.tensor(y, torch.device("cuda"), torch.float64).dtype == torch.float64
+        one, maybe, sizes = values.several([x, y], None, (3, 4))
+        assert one is y and maybe is None and sizes == [3, 4]
+        assert values.several((x, y), x, [])[1] is x
+        assert values.numbers(1, 0.5, True, 2) == (3.5, False) and values.numbers(True, 2, False, 0.25) == (3.25, True)
+        assert values.words("so") == "so!" and values.nothing() is None
+        for call, words in (
+            (lambda: values.tensor(1, "cuda", torch.float64), "tensor(): argument 1 must be torch.Tensor, got Int"),
+            (lambda: values.several([y, 1], None, []), "argument 1 must be list[torch.Tensor], got Tuple"),
+            (lambda: values.several([y], 1.5, []), "argument 2 must be Optional[torch.Tensor], got Double"),
+            (lambda: values.numbers(1, 2, 3, 4), "argument 3 must be bool, got Int"),
+            (lambda: values.numbers(1), "numbers(int, float, bool, number) takes 4 arguments (1 given)"),
+            (lambda: values.words({}), "an argument of type dict cannot be passed to C++"),
+        ):
+            try:
+                call()
+            except TypeError as error:
+                assert words in str(error), error
+            else:
+                raise AssertionError(words)
+
+        # Arithmetic with tensors needs more of torch than the names in a text give away.
+        more = load_inline(name="more", functions=["twice"], cuda_sources="", cpp_sources="""
+        torch::Tensor twice(torch::Tensor x) { return x + x; }
+        """)
+        assert flavour(more) == "lean" and torch.equal(more.twice(y), y + y)
+    ''')
+
+
+@pytest.mark.parametrize(
+    ("text", "flavour"),
+    [
+        ("#include <cuda_runtime.h>\nvoid f(int64_t p);", "bare"),
+        ("constexpr int AT_ONCE = 4; PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {}", "bare"),
+        ("#include <torch/extension.h>\ntorch::Tensor f(at::Tensor x) { return torch::empty_like(x); }", "thin"),
+        ("#include <ATen/cuda/CUDAContext.h>\nauto f() { return at::cuda::getCurrentCUDAStream(); }", "thin"),
+        ("void f(torch::Tensor x) { AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), s, [&] {}); }  // at::matmul", "thin"),
+        ("void f(torch::Tensor x) { TORCH_CHECK(x.dtype() == at::kHalf && x.is_cuda()); }", "thin"),
+        ("#include <torch/extension.h>\ntorch::Tensor f(torch::Tensor x) { return torch::matmul(x, x); }", "lean"),
+        ("torch::Tensor f(torch::Tensor x) { return at::empty_like(x); }", "lean"),
+        ("#include <ATen/ATen.h>\nvoid f(at::Tensor x);", "lean"),
+        ("#include <torch/extension.h>\nusing namespace at;\nvoid f(Tensor x);", "lean"),
+        ("#include <torch/extension.h>\nTORCH_LIBRARY(mine, m) {}", "lean"),
+        ("#include <torch/extension.h>\nvoid f(py::object x);", "pybind11"),
+    ],
+)
+def test_how_much_of_torch_a_source_names(text, flavour):
+    assert _first_flavour(Extension("name", cuda=(Chunk(text, "file.py", 1),))).name == flavour

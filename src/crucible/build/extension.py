@@ -21,7 +21,7 @@ from crucible.build.runtime import DEVICE_FLAGS, LINK_FLAGS, runtime_library
 
 SIM = Path(__file__).resolve().parent.parent / "sim"
 TORCH_GLUE = SIM / "torch"
-PRECOMPILED_KEPT = 6  # up to half a gigabyte each; one a flavour and version in use
+PRECOMPILED_KEPT = 8  # up to half a gigabyte each; one a flavour and version in use
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Built:
 
 @dataclass(frozen=True)
 class Flavour:
-    """How much of torch's C++ an extension is compiled with; each is several times slower than the one before."""
+    """How much of torch's C++ an extension is compiled with; each is seconds slower than the one before."""
 
     name: str
     defines: tuple[str, ...]
@@ -94,9 +94,11 @@ NO_HALF = tuple(
     for what in ("HALF_OPERATORS", "HALF_CONVERSIONS", "BFLOAT16_CONVERSIONS", "HALF2_OPERATORS")
 )
 BARE = Flavour("bare", (*NO_HALF, "-DCRUCIBLE_BARE"), True)
+THIN = Flavour("thin", (*NO_HALF, "-DCRUCIBLE_THIN"), True)
 LEAN = Flavour("lean", NO_HALF, True)
 PYBIND11 = Flavour("pybind11", (*NO_HALF, "-DCRUCIBLE_PYBIND11"), True)
 WHOLE = Flavour("whole", (*NO_HALF, "-DCRUCIBLE_PYBIND11", "-DCRUCIBLE_FULL_TORCH"), False)
+OWN_BINDING = (BARE, THIN, LEAN)  # those that offer their functions without pybind11
 
 
 def _include_flags() -> list[str]:
@@ -207,7 +209,7 @@ def _unit(module: str, chunks: tuple[Chunk, ...], binding: str, flavour: Flavour
     ]
     for chunk in chunks:
         parts.append(f'#line {chunk.line} "{chunk.file}"')
-        text = _PYBIND11_HEADER.sub("", chunk.text) if flavour in (BARE, LEAN) else chunk.text
+        text = _PYBIND11_HEADER.sub("", chunk.text) if flavour in OWN_BINDING else chunk.text
         parts.append(rewrite(text, chunk.file, chunk.line))
     if binding:
         parts.append('#line 1 "functions= list of load_inline"')
@@ -294,17 +296,61 @@ def _compile(
 
 
 # Names and headers of torch. A source without them (fused files hand over pointers and sizes) compiles in a third of
-# the time without torch; where that fails because it had relied on something of torch's all the same, LEAN is next.
-_SPEAKS_TORCH = re.compile(
-    r"\b(?:torch|at|c10|py|pybind11)\s*::|[<\"](?:torch|ATen|c10|pybind11)/|\b(?:AT|TORCH|C10)_(?!EXTENSION_NAME\b)\w+"
-)
+# the time without torch; one that speaks of nothing but THIN_NAMES, as most do, in half of it with crucible_thin.h.
+# Where that fails because the source had relied on something else of torch's all the same, there is more of it to try.
+_MACRO = r"\b(?:AT_(?:ASSERT|CHECK|CUDA|DISPATCH|ERROR|EXPAND|FORALL|WARN)|TORCH_|C10_)(?!EXTENSION_NAME\b)\w*"
+_SPEAKS_TORCH = re.compile(rf"\b(?:torch|at|c10|py|pybind11)\s*::|[<\"](?:torch|ATen|c10|pybind11)/|{_MACRO}")
+_NAME = re.compile(rf"\b(torch|at|c10)\s*::\s*(\w+)|({_MACRO})")
+_INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"]((?:torch|ATen|c10)/[^>\"]*)", re.M)
+_THIN_INCLUDES = {
+    "ATen/AccumulateType.h", "ATen/Dispatch.h", "ATen/OpMathType.h", "ATen/ceil_div.h", "ATen/core/Tensor.h",
+    "c10/util/BFloat16.h", "c10/util/Exception.h", "c10/util/Half.h",
+}  # fmt: skip
+_THIN_MACROS = re.compile(r"AT_DISPATCH_\w+|AT_CUDA_CHECK|TORCH_(?:CHECK\w*|CUDA_CHECK|WARN)|C10_CUDA_\w+")
+_THIN_MAKERS = {
+    "empty", "empty_like", "empty_strided", "full", "full_like", "ones", "ones_like", "zeros", "zeros_like",
+}  # fmt: skip
+_THIN_NAMES = {
+    "ArrayRef", "BFloat16", "CppTypeToScalarType", "DefaultPtrTraits", "Device", "DeviceType", "Dtype", "Half",
+    "IntArrayRef", "MemoryFormat", "PackedTensorAccessor32", "PackedTensorAccessor64", "RestrictPtrTraits", "Scalar",
+    "ScalarType", "Tensor", "TensorAccessor", "TensorOptions", "acc_type", "ceil_div", "cuda", "device", "device_of",
+    "dtype", "elementSize", "nullopt", "opmath_type", "optional", "toAccumulateType", "toString",
+}  # fmt: skip
+_CONSTANT = re.compile(r"k[A-Z]\w*")
+
+
+def _thin_enough(text: str) -> bool:
+    """Whether crucible_thin.h has all that a source names of torch."""
+    for header in _INCLUDE.findall(text):
+        if header not in _THIN_INCLUDES and not (TORCH_GLUE / "include" / header).is_file():
+            return False
+    if re.search(r"\busing\s+namespace\s+(?:torch|at|c10)\b", text):
+        return False
+    for space, name, macro in _NAME.findall(text):
+        if macro:
+            known = _THIN_MACROS.fullmatch(macro) is not None
+        else:
+            known = name in _THIN_NAMES or _CONSTANT.fullmatch(name) is not None
+            known = known or (space == "torch" and name in _THIN_MAKERS)
+        if not known:
+            return False
+    return True
 
 
 def _first_flavour(spec: Extension) -> Flavour:
     text = _PYBIND11_HEADER.sub("", _masked(spec.cpp + spec.cuda))
     if re.search(r"\bpy::|\bpybind11::|<pybind11/|\btorch/python\.h", text):
         return PYBIND11
-    return LEAN if _SPEAKS_TORCH.search(text) else BARE
+    if not _SPEAKS_TORCH.search(text):
+        return BARE
+    return THIN if _thin_enough(text) else LEAN
+
+
+# What a compiler says of something that it does not know; anything else is wrong with more of torch's headers too.
+_UNKNOWN = re.compile(
+    r"not (?:a member|been declared|declared)|does not name|no (?:match|member|type|known)|incomplete|undefined"
+    r"|convert|conversion|crucible|the simulator's own headers|No such file"
+)
 
 
 def _needs_more(error: BuildError, flavour: Flavour) -> Flavour | None:
@@ -312,7 +358,9 @@ def _needs_more(error: BuildError, flavour: Flavour) -> Flavour | None:
     if error.kind != "compile_error":
         return None
     if flavour is BARE:
-        return LEAN
+        return THIN
+    if flavour is THIN:
+        return LEAN if _UNKNOWN.search(f"{error}\n{error.log}") else None
     if re.search(r"torch::(nn|autograd|jit|optim|data)\b|not a member of .torch.", error.log) and flavour is not WHOLE:
         return WHOLE
     if flavour is LEAN and re.search(r"crucible::bind|crucible_fill|pybind", error.log):
@@ -352,12 +400,12 @@ def build(spec: Extension, run: toolchain.Runner = toolchain.run) -> Built:
         (folder / "flavour").write_text(flavour.name)
 
     place = cache.entry("extensions", key, make)
-    pybind11 = (place / "flavour").read_text() not in (BARE.name, LEAN.name)
+    pybind11 = (place / "flavour").read_text() not in {flavour.name for flavour in OWN_BINDING}
     return Built(module, place / f"{module}.so", pybind11, time.perf_counter() - start, cached)
 
 
 def _torch_libraries(flavour: Flavour) -> list[str]:
-    names = ["-lc10", "-ltorch_cpu", "-ltorch", *([] if flavour is LEAN else ["-ltorch_python"])]
+    names = ["-lc10", "-ltorch_cpu", "-ltorch", *([] if flavour in OWN_BINDING else ["-ltorch_python"])]
     return [f"-L{toolchain.torch_lib()}", *names, f"-Wl,-rpath,{toolchain.torch_lib()}"]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from crucible.prove.tensors import leaves
+from crucible.prove.uncompiled import backward
 
 
 @dataclass
@@ -110,7 +111,7 @@ def call(
         if differentiate and cotangents is not None and any(result.differentiable):
             result.stage = "backward"
             pairs = [(v, c) for v, c, d in zip(values, cotangents, result.differentiable, strict=True) if d]
-            torch.autograd.backward([v for v, _ in pairs], [c for _, c in pairs])
+            backward([v for v, _ in pairs], [c for _, c in pairs])
             grads = [(f"input {i}", x) for i, x in tracked]
             grads += [(n, p) for n, p in model.named_parameters() if p.requires_grad]
             for name, leaf in grads:

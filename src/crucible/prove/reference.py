@@ -18,6 +18,7 @@ from crucible.prove.cases import Spec
 from crucible.prove.execute import Result
 from crucible.prove.shapes import attributes, signatures, state_layout
 from crucible.prove.small import Work, find_small
+from crucible.prove.uncompiled import spare_the_compiler
 from crucible.prove.variants import variants
 from crucible.prove.yardstick import Bench, Settings, Truth, find_truth
 
@@ -25,6 +26,18 @@ SEED_STEP = 1_000_003
 ATTEMPTS = 4
 LIGHT_WORK = 40_000_000
 RECENT = 4  # cases that are kept for hints; the next one is made while the candidate works on this one
+
+
+class _Recorder(TorchDispatchMode):
+    """Keeps the names of all operators."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(func._schema.name))
+        return func(*args, **(kwargs or {}))
 
 
 class Reference:
@@ -108,16 +121,9 @@ class Reference:
         """The ATen operators of one forward, in order: a candidate that calls these wraps the reference."""
         inputs = self.problem.inputs(self.problem.shapes_for(self.problem.small_sizes), 0)
         model = self.problem.build(0)
-        names: list[str] = []
-
-        class Recorder(TorchDispatchMode):
-            def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-                names.append(str(func._schema.name))
-                return func(*args, **(kwargs or {}))
-
-        with torch.no_grad(), Recorder():
+        with torch.no_grad(), _Recorder() as recorder:
             model(*self.problem.arguments(inputs))
-        return list(dict.fromkeys(names))
+        return list(dict.fromkeys(recorder.names))
 
     def initial(self, message: dict[str, Any]) -> dict[str, Any]:
         """The state that a seed gives, for comparison with the candidate's. Hidden: it is a result like any other."""
@@ -286,6 +292,7 @@ def _dtype_of(found: dict[str, torch.Tensor], key: str) -> torch.dtype:
 def main() -> None:
     from crucible.prove.sandbox import serve
 
+    spare_the_compiler()
     serve(Reference().handle)
 
 

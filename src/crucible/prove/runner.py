@@ -24,6 +24,7 @@ from crucible.prove import shapes, tensors, watch
 from crucible.prove.devices import open_device
 from crucible.prove.execute import buffers_of, random_state, same_bits, shares_memory
 from crucible.prove.extensions import ExtensionWatch, anonymous
+from crucible.prove.uncompiled import backward
 
 COMPARED = 1 << 26  # elements up to which inputs, parameters and outputs are compared bit by bit after a call
 THREAD_WAIT = 1.5
@@ -521,7 +522,7 @@ class Runner:
         for i, (_, cotangent) in enumerate(pairs):
             self.device.label(cotangent, f"incoming gradient {i}")
         with self._record(mode, outcome, "backward"):
-            torch.autograd.backward([v for v, _ in pairs], [c for _, c in pairs])
+            backward([v for v, _ in pairs], [c for _, c in pairs])
             self.device.synchronize()
         leaves = [(f"input {i}", inputs[i]) for i in case["requires_grad"]]
         leaves += [(n, p) for n, p in model.named_parameters()]

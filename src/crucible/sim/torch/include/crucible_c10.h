@@ -1,7 +1,9 @@
 // torch's CUDA host interface (c10/cuda, ATen/cuda) for the simulated device: one device, streams that run at once.
 // The real headers declare symbols of libc10_cuda, which a CPU build of torch does not have.
 #pragma once
+#ifndef CRUCIBLE_THIN
 #include <ATen/DeviceGuard.h>
+#endif
 #include <c10/util/Exception.h>
 
 extern "C" {

@@ -38,7 +38,9 @@
 #define CRUCIBLE_INSIDE_PREFIX
 #include <torch/extension.h>
 #undef CRUCIBLE_INSIDE_PREFIX
-#else  // tensors and operators: enough for nearly every extension
+#elif defined CRUCIBLE_THIN
+#include "crucible_thin.h"
+#else  // tensors and all operators
 #include <torch/types.h>
 
 #include <ATen/AccumulateType.h>
