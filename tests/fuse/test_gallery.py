@@ -38,6 +38,7 @@ PROVEN = {
 PROVEN_ELSEWHERE = {"conv_transpose2d", "conv_transpose2d_gelu_group_norm", "conv_transpose3d_relu_group_norm"}
 # What no problem with that engine has in the ordinary run, and the test that has it there.
 IN_OTHER_TESTS = {
+    "ALIKE = true": "test_phases.py",
     "early_pools": "test_early_pools.py",
     "pool_monotone": "test_fused_problems.py",
 }

@@ -6,7 +6,7 @@ import pytest
 
 import crucible
 from crucible.fuse import FuseOptions, fuse_problem
-from crucible.plan import boxes, contractions, ways
+from crucible.plan import contractions, hopper, ways
 from crucible.sim.device import PROCESSORS_VARIABLE
 
 PROBLEM = '''
@@ -42,7 +42,7 @@ def get_init_inputs():
 @pytest.fixture
 def small(monkeypatch):
     """What pays for large ones: others are dear, products are not split, and samples not taken for pixels."""
-    monkeypatch.setattr(boxes, "_pair_cost", lambda *given: 1e18)
+    monkeypatch.setattr(hopper, "_pair_cost", lambda *given: 1e18)
     monkeypatch.setattr(ways, "_splits", lambda site, tile: 1)
     monkeypatch.setattr(contractions, "OWN_TILES", 1)
     ways.best.cache_clear()

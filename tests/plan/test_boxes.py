@@ -11,16 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import crucible
-from crucible.plan.boxes import (
-    BN,
-    COLUMNS,
-    HOPPER_SHARED,
-    SPLIT_COLUMNS,
-    Form,
-    choose_box,
-    choose_gradient,
-    shared_bytes,
-)
+from crucible.plan.boxes import BN, choose_box, shared_bytes
+from crucible.plan.forms import Form
+from crucible.plan.gradients import choose_gradient
+from crucible.plan.hopper import COLUMNS, HOPPER_SHARED, SPLIT_COLUMNS
 from crucible.plan.tiles import MMA_TILES, SHARED_LIMIT
 from crucible.sim import kernel as sim
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from crucible.fuse import FuseOptions, fuse_problem
-from crucible.plan.boxes import Form, WindowTile
+from crucible.plan.boxes import WindowTile
+from crucible.plan.forms import Form
 from crucible.plan.stages import Contraction
 from crucible.plan.ways import Choices, Site, best, ways
 

@@ -9,7 +9,8 @@ from crucible.emit.engines import asks, boxes, few_sides, launch, workspace
 from crucible.emit.functor import STREAM, Functor, Parts, assemble
 from crucible.emit.writer import Block, Writer, indented, pointer
 from crucible.plan import reducers
-from crucible.plan.boxes import GradientTile, WindowTile
+from crucible.plan.boxes import WindowTile
+from crucible.plan.gradients import GradientTile
 from crucible.plan.index import Int, Var, below, of_var, product
 from crucible.plan.program import Buffer, Phases, unflat
 from crucible.plan.stages import Contraction, Pool, Store

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from crucible.plan.boxes import GradientTile, WindowTile
+from crucible.plan.boxes import WindowTile
+from crucible.plan.gradients import GradientTile
 from crucible.plan.index import Int, product
 from crucible.plan.stages import Contraction
 from crucible.plan.tiles import FEW_DEPTH, FEW_ELEMENTS, FEW_LINES, MmaTile, Tile

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from crucible.plan.boxes import Form
+from crucible.plan.forms import Form
 from crucible.plan.index import ZERO, Int, Var, integer, of_atom, of_var, product
 from crucible.plan.lowering import Lowering, broadcast, lowers
 from crucible.plan.phases import Along

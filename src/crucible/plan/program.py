@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import fx
 
-from crucible.plan.boxes import Form
+from crucible.plan.forms import Form
 from crucible.plan.index import ZERO, Int, Var, below, product
 from crucible.plan.value import Condition, Load, Value
 

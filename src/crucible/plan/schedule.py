@@ -11,7 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from crucible.plan.boxes import NO_POOL, GradientTile, WindowTile
+from crucible.plan.boxes import WindowTile
+from crucible.plan.forms import NO_POOL
+from crucible.plan.gradients import GradientTile
 from crucible.plan.index import ONE, ZERO, Atom, Int, Var, of_atom, of_var, product, size
 from crucible.plan.program import (
     Buffer,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from crucible.plan.boxes import GradientTile, WindowTile
+from crucible.plan.boxes import WindowTile
+from crucible.plan.gradients import GradientTile
 from crucible.plan.index import ONE, Int, Var
 from crucible.plan.program import Buffer, Contract, Extern, Index, Pooled, Reduce
 from crucible.plan.tiles import Tile

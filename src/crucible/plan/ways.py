@@ -8,17 +8,10 @@ from functools import lru_cache
 from math import prod
 
 from crucible.plan import tiles
-from crucible.plan.boxes import (
-    NO_POOL,
-    Form,
-    GradientTile,
-    PairTile,
-    WindowTile,
-    choose_box,
-    ranked_boxes,
-    ranked_gradients,
-    ranked_pairs,
-)
+from crucible.plan.boxes import WindowTile, choose_box, ranked_boxes
+from crucible.plan.forms import NO_POOL, Form
+from crucible.plan.gradients import GradientTile, ranked_gradients
+from crucible.plan.hopper import PairTile, ranked_pairs
 from crucible.plan.tiles import PROCESSORS, MmaTile, Tile, few_lines, packing_pays
 
 # A contraction with fewer tiles than this and a depth of at least DEEP is split along its depth.
