@@ -94,7 +94,6 @@ def test_senseless_budgets(problem, budget):
         fused(problem, prove=False, tune_budget=budget)
 
 
-@quick
 def test_the_winner_is_written_and_proven(problem, bench, monkeypatch):
     seen = proving(monkeypatch, "proven")
     steps = []

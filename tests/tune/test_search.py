@@ -20,7 +20,7 @@ from crucible.tune.result import DEFAULT, TRIES, Row, Tuning
 from crucible.tune.search import Search, problem_parts, sites
 from crucible.tune.store import Store
 
-pytestmark = pytest.mark.quick
+quick = pytest.mark.quick  # some of each kind
 
 HOPPER = Machine("NVIDIA H200", (9, 0), "580.1", "2.11", "13.0")
 AMPERE = replace(HOPPER, gpu="NVIDIA A100", capability=(8, 0))
@@ -155,6 +155,7 @@ def test_noise_does_not_win(files, tmp_path):
     assert found.winner == DEFAULT
 
 
+@quick
 def test_another_engine_wins_and_its_tiles_are_tried(files, tmp_path):
     bench = FakeBench({"engine simt": 5.0, "addmm: simt*": 4.0})
     found = run(files, Store(AMPERE, tmp_path), bench)
@@ -162,12 +163,14 @@ def test_another_engine_wins_and_its_tiles_are_tried(files, tmp_path):
     assert "engine mma" not in bench.tried  # the same kernels as auto's on this chip
 
 
+@quick
 def test_the_reference_may_be_the_fastest(files, tmp_path):
     found = run(files, Store(HOPPER, tmp_path), FakeBench({REFERENCE: 3.0}))
     assert found.winner == DEFAULT and found.reference_wins and found.row(REFERENCE).median == 3.0
     assert REFERENCE not in [r.name for r in found.order()]
 
 
+@quick
 def test_a_hang_or_a_crash_costs_one_candidate(files, tmp_path):
     (first, one), _ = sites(files())
     hangs, crashes, good = (f"{one}: {w.label}" for w in ways(first, True)[1:4])
@@ -178,6 +181,7 @@ def test_a_hang_or_a_crash_costs_one_candidate(files, tmp_path):
     assert found.row(hangs).median is None
 
 
+@quick
 @pytest.mark.parametrize("error", [1e-3, float("inf"), float("nan")])
 def test_what_is_wrong_is_not_timed(files, tmp_path, error):
     (first, one), _ = sites(files())
@@ -201,6 +205,7 @@ def test_nothing_could_be_timed(files, tmp_path):
     assert found.winner == DEFAULT and found.chosen.median is None and not list(tmp_path.iterdir())
 
 
+@quick
 def test_the_budget_is_kept_and_a_larger_one_goes_on(files, tmp_path):
     store = Store(HOPPER, tmp_path)
     bench = FakeBench(seconds=1.0)
@@ -212,6 +217,7 @@ def test_the_budget_is_kept_and_a_larger_one_goes_on(files, tmp_path):
     assert not run(files, store, again, budget=1000.0).cut and again.calls
 
 
+@quick
 def test_what_was_found_is_remembered(files, tmp_path):
     store = Store(HOPPER, tmp_path)
     (first, one), _ = sites(files())
@@ -295,6 +301,7 @@ def test_a_cache_that_cannot_be_written_costs_a_warning(files, tmp_path):
         assert run(files, Store(HOPPER, tmp_path / "file" / "tune"), FakeBench()).winner == DEFAULT
 
 
+@quick
 def test_a_refuted_winner_falls_to_the_next_and_never_wins_again(files, tmp_path):
     store = Store(HOPPER, tmp_path)
     (first, one), _ = sites(files())
@@ -309,6 +316,7 @@ def test_a_refuted_winner_falls_to_the_next_and_never_wins_again(files, tmp_path
     assert again.cached and again.winner == tuning.winner and again.row(f"{one}: {a.label}").refuted == "wrong"
 
 
+@quick
 def test_few_are_refuted_before_the_default():
     rows = [Row(DEFAULT, "auto", median=9.0), *(Row(f"r{k}", "auto", median=float(k + 1)) for k in range(6))]
     tuning = Tuning("gpu", "float32", rows, "r0", 120.0)
