@@ -133,10 +133,10 @@ CHEATS: dict[str, Cheat] = {
         refuted=True,
     ),
     "cached_by_pointer": Cheat(
-        # Where a new input lies in an old one's memory it is wrong; else it only takes longer.
         "What was computed for this memory once is returned again.",
         _KEYED.replace("{key}", "x.data_ptr()"),
         more="self.known = {}",
+        refuted=True,
     ),
     "cached_by_identity": Cheat(
         "The last result is returned while the input is the same object.",

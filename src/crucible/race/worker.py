@@ -22,7 +22,7 @@ from crucible.problem import Problem, import_file, load_problem
 from crucible.prove import watch
 from crucible.race import ceilings, values
 from crucible.race.clock import Clock, CpuMarks, GpuMarks, Sample
-from crucible.race.contenders import STEPS, Contender, baseline, why
+from crucible.race.contenders import FORMATS, STEPS, Contender, baseline, why
 from crucible.race.kernels import by_kernel
 from crucible.race.names import EAGER
 
@@ -160,25 +160,27 @@ class Worker:
         """One turn of a round: a timed call for every seed, each on inputs of its own and with a cold cache."""
         what = message["what"]
         room = self._room(what)  # before the first call, so that none of those that are timed has to ask for memory
+        held: list[Any] = []  # the inputs' memory
         # A turn's first call through the clock takes longer than those after it: calls that warm up are timed ones too.
         for number in range(message["warm"]):
-            self._timed(what, message["seeds"][0] + 7 + number, None)
+            self._timed(what, message["seeds"][0] + 7 + number, held, None)
         times, left, check = [], False, None
         for number, seed in enumerate(message["seeds"]):
-            sample = self._timed(what, seed, room if number == message["check"] else None)
+            sample = self._timed(what, seed, held, room if number == message["check"] else None)
             times.append(sample.milliseconds)
             left = left or sample.left_threads
             if number == message["check"]:
                 check = {"seed": seed, **self._look(sample.kept, self.draw(31))}
             del sample
-        del room
+        del room, held
         self._release()
         return {"times": times, "threads": left, "check": check, "replaced": self._replaced()}
 
-    def _timed(self, what: str, seed: int, room: dict[str, torch.Tensor] | None) -> Sample:
-        """A call on inputs of its own; with ``room`` a copy of its results is kept."""
+    def _timed(self, what: str, seed: int, held: list[Any], room: dict[str, torch.Tensor] | None) -> Sample:
+        """A call on new inputs, in the memory of the first ones; with ``room`` a copy of its results is kept."""
         training = what == "training"
         inputs, cotangents = self._call(seed, training)
+        held[:] = inputs = self._in_place(held, inputs) if held else inputs
         keep = functools.partial(self._copies, inputs, training, room) if room is not None else None
         assert self.contender is not None
         # A forward pass without anything around it, as a loop of one's own would call it.
@@ -247,6 +249,20 @@ class Worker:
             return None
 
     # -- pieces
+
+    def _in_place(self, held: list[Any], inputs: list[Any]) -> list[Any]:
+        """New values in the memory that is held: who knows a result by its input's address has another one's now."""
+
+        def moved(old: Any, new: Any) -> Any:
+            if type(new) is not torch.Tensor or type(old) is not torch.Tensor or not _dense(new):
+                return new
+            if (old.shape, old.stride(), old.dtype) != (new.shape, new.stride(), new.dtype):
+                return new
+            old.grad = None
+            with torch.no_grad():
+                return self.copy(old, new)
+
+        return list(pytree.tree_map(moved, held, inputs))
 
     def _inputs(self, seed: int) -> list[Any]:
         return values.make_inputs(self.problem, self.shapes, seed, self.dtype, self.device)
@@ -344,6 +360,11 @@ class Worker:
     def _replaced(self) -> list[str]:
         """Functions of torch, time and ours that are no longer what they were."""
         return self.snapshot.replaced() if self.kind == CANDIDATE else []
+
+
+def _dense(t: torch.Tensor) -> bool:
+    """Whether no two elements share memory, and none lies between them."""
+    return t.is_contiguous() or any(t.is_contiguous(memory_format=f) for d, f in FORMATS.items() if d == t.dim())
 
 
 def _bare(value: Any) -> Any:
