@@ -252,10 +252,11 @@ def _phased(
     pixel = [p if v is None else of_var(v) for v, p in zip(moved, place)]
     form = [[a.taps for a in dims], [1] * len(dims), [a.spacing for a in dims],
             [a.first - (a.taps - 1) * a.spacing for a in dims]]  # fmt: skip
+    inside = prod(outer) if window.groups == 1 else 1
     phases = Phases(
         prod(window.stride), of_var(rows) % prod(inner) * prod(outer) + split % prod(outer), tuple(pixels),
         tuple(conditions), (window.taps, prod(a.taps * a.stride for a in dims)),
-        *((prod(outer), dims[-1].beside if 1 < outer[-1] <= BESIDE_MOST else 1) if window.groups == 1 else (1, 1)),
+        inside, dims[-1].beside if inside > 1 and 1 < outer[-1] <= BESIDE_MOST else 1,
     )  # fmt: skip
     contract = Contract(
         low.buffer_name(f"{node.name}{suffix}_sum"), batch, rows, cols, depth, a_, b_,

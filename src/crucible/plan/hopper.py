@@ -307,10 +307,10 @@ def _pair_cost(
     return count * (parts[2] + (parts[1] + parts[0]) / 8 + ending)
 
 
-def _ending(joint: Joint, beside: int) -> float:
-    """Cycles in which a warpgroup finishes its sums and nobody multiplies: ``beside`` others have a chunk left."""
+def _ending(joint: Joint, others: int) -> float:
+    """Cycles in which a warpgroup finishes its sums and nobody multiplies: ``others`` have a chunk left."""
     each = (END_STAGED if joint.beside > 1 else END) * joint.columns
-    return joint.beside * max(0.0, each - beside * joint.form.taps * _instruction(joint.columns))
+    return joint.beside * max(0.0, each - others * joint.form.taps * _instruction(joint.columns))
 
 
 def _ready_cost(
