@@ -8,8 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import torch
+
 from crucible.fuse import FuseOptions, fuse_problem
-from crucible.race import stats
+from crucible.race import stats, worker
 
 SRC = Path(__file__).parents[2] / "src"
 SCRIPT = """
@@ -63,3 +65,26 @@ def test_a_fused_file(linear, tmp_path):
             found = stats.check(got, *held, "float64", "float32")
             assert found.right and found.error < 1e-5, (what, kind, found)
             assert not stats.check(held[2], *held, "float64", "float32").right  # of other inputs
+
+
+def test_a_compiler_whose_processes_fail_compiles_in_this_one(linear, monkeypatch):
+    """As torch.compile's do that cannot find the GPU; any other failure is the contender's own."""
+    with torch.no_grad():
+        one = worker.Worker()
+        common = {"device": "cpu", "dtype": None, "shapes": [[32, 24]], "seed": 1}
+        switches = {"cudnn_tf32": True, "matmul": "highest"}
+        one.open({"kind": "eager", "file": None, "problem": str(linear), "switches": switches, **common})
+        one.build({"evaluating": False})
+        honest, errors, here = one.contender.run, [], []
+        monkeypatch.setattr(worker, "compile_in_this_process", lambda: here.append(True))
+
+        def run(*inputs):
+            if errors:
+                raise RuntimeError(errors.pop())
+            return honest(*inputs)
+
+        monkeypatch.setattr(one.contender, "run", run)
+        errors[:] = ["SubprocException: An exception occurred in a subprocess"]
+        assert one.handle({"op": "first", "what": "forward", "seed": 3})["ok"] and here == [True]
+        errors[:] = ["no kernel image"]
+        assert not one.handle({"op": "first", "what": "forward", "seed": 3})["ok"] and here == [True]

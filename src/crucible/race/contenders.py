@@ -44,6 +44,19 @@ def baseline(name: str, model: torch.nn.Module) -> Contender:
     return Contender(own, torch.compile(own, mode=mode))
 
 
+def compiler_process_failed(error: BaseException) -> bool:
+    """Whether torch.compile failed in a process of its own, as some do that cannot find the GPU that this one sees."""
+    return "SubprocException" in f"{type(error).__name__} {error}"
+
+
+def compile_in_this_process() -> None:
+    """What torch.compile does from now on, it does without processes of its own; what failed is forgotten."""
+    import torch._inductor.config
+
+    torch._inductor.config.compile_threads = 1
+    torch._dynamo.reset()
+
+
 def channels_last(t: torch.Tensor) -> torch.Tensor:
     return t.contiguous(memory_format=FORMATS[t.dim()]) if t.dim() in FORMATS else t
 

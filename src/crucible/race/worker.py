@@ -22,11 +22,20 @@ from crucible.problem import Problem, import_file, load_problem
 from crucible.prove import watch
 from crucible.race import ceilings, values
 from crucible.race.clock import Clock, CpuMarks, GpuMarks, Sample
-from crucible.race.contenders import FORMATS, STEPS, Contender, baseline, why
+from crucible.race.contenders import (
+    FORMATS,
+    STEPS,
+    Contender,
+    baseline,
+    compile_in_this_process,
+    compiler_process_failed,
+    why,
+)
 from crucible.race.kernels import by_kernel
 from crucible.race.names import EAGER
 
 FLUSH_BYTES = 256 << 20  # several times the largest L2 there is
+WARM_SECONDS = 0.1  # of calls before a turn's timed ones: a processor that was idle takes a while to reach its clock
 CANDIDATE = "candidate"
 
 
@@ -139,7 +148,14 @@ class Worker:
         """The first call, which builds what is built lazily; and how much memory a call takes at its peak."""
         training = message["what"] == "training"
         began = self.now()
-        self._once(message["what"], *self._call(message["seed"], training))
+        given = self._call(message["seed"], training)
+        try:
+            self._once(message["what"], *given)
+        except Exception as error:  # noqa: BLE001  torch.compile raises what its backends do
+            if not compiler_process_failed(error):
+                raise
+            compile_in_this_process()
+            self._once(message["what"], *given)
         self.clock.marks.wait()
         seconds = self.now() - began
         peak = None
@@ -162,8 +178,10 @@ class Worker:
         room = self._room(what)  # before the first call, so that none of those that are timed has to ask for memory
         held: list[Any] = []  # the inputs' memory
         # A turn's first call through the clock takes longer than those after it: calls that warm up are timed ones too.
-        for number in range(message["warm"]):
-            self._timed(what, message["seeds"][0] + 7 + number, held, None)
+        calls, began = 0, self.now()
+        while calls < message["warm"] or (self.gpu and calls and self.now() - began < WARM_SECONDS):
+            self._timed(what, message["seeds"][0] + 7 + calls, held, None)
+            calls += 1
         times, left, check = [], False, None
         for number, seed in enumerate(message["seeds"]):
             sample = self._timed(what, seed, held, room if number == message["check"] else None)
