@@ -328,7 +328,7 @@ def race(
     ] = "eager,channels_last,compile",
     rounds: Annotated[int, typer.Option(help="in each, everybody takes a turn")] = 7,
     samples: Annotated[int, typer.Option(help="timed calls in a turn")] = 3,
-    warm: Annotated[int, typer.Option(help="calls before them that do not count, for a tenth of a second at least")] = 5,
+    warm: Annotated[int, typer.Option(help="calls before them that do not count, for 0.1 s at least")] = 5,
     dtype: Annotated[
         str | None,
         typer.Option(

@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import torch
 
 from crucible.fuse import FuseOptions, fuse_problem
 from crucible.race import stats, worker
+from crucible.race.lanes import Lane
 
 SRC = Path(__file__).parents[2] / "src"
 SCRIPT = """
@@ -88,3 +90,16 @@ def test_a_compiler_whose_processes_fail_compiles_in_this_one(linear, monkeypatc
         assert one.handle({"op": "first", "what": "forward", "seed": 3})["ok"] and here == [True]
         errors[:] = ["no kernel image"]
         assert not one.handle({"op": "first", "what": "forward", "seed": 3})["ok"] and here == [True]
+
+
+def test_what_a_contender_spent_leaves_out_waiting_for_others(tmp_path):
+    lane = Lane("eager", "eager", None, tmp_path, 60.0, gpu=False)
+    try:
+        began = time.monotonic()
+        lane.ready()
+        alone = time.monotonic() - began
+        time.sleep(1.0)
+        lane.ready()
+        assert 0.0 < lane.seconds() < alone + 0.5
+    finally:
+        lane.close()

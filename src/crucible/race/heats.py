@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,10 @@ class Starter:
 
 
 class Grid:
-    """Starts contenders one after the other; those that cannot start are rows that say why."""
+    """Starts contenders; those that cannot start are rows that say why.
+
+    The processes of all others start at once, while nobody is timed; then each builds and is called once, alone.
+    """
 
     def __init__(
         self, result: Race, source: Path, options: RaceOptions, device: str, root: Path, stack: contextlib.ExitStack,
@@ -63,7 +66,9 @@ class Grid:
 
     def open_eager(self) -> bool:
         try:
-            self._open(EAGER, EAGER, None, None)
+            lane = self._lane(EAGER, EAGER, None)
+            lane.ready()
+            self._open(lane, None)
         except Gone as gone:
             self.result.untimed = f"no times: the reference itself cannot be run: {gone}"
             return False
@@ -75,13 +80,29 @@ class Grid:
         wanted += [(n, n, None, None) for n in BASELINES[1:] if n in self.options.against and makes_sense(n, shapes)]
         pairs = zip(self.result.candidates, files)
         wanted += [(e.name, CANDIDATE, file, e) for e, file in pairs if e.may_race]
+        self.say("starting", "a process for each contender")
+        lanes: list[tuple[Lane, Entry | None]] = []
+        ready: list[tuple[Lane, Entry | None]] = []
         for name, kind, given, entry in wanted:
-            try:
-                self._open(name, kind, given, entry)
-            except Gone as gone:
-                row = Row(name, "candidate" if entry else "baseline", entry.file if entry else None)
-                row.end(*_how(gone))
-                self.failed.append(row)
+            with self._failing(name, entry):
+                lanes.append((self._lane(name, kind, given), entry))
+        for lane, entry in lanes:
+            with self._failing(lane.name, entry):
+                lane.ready()
+                ready.append((lane, entry))
+        for lane, entry in ready:
+            with self._failing(lane.name, entry):
+                self._open(lane, entry)
+
+    @contextlib.contextmanager
+    def _failing(self, name: str, entry: Entry | None) -> Iterator[None]:
+        """Who fails within this is a row that says why."""
+        try:
+            yield
+        except Gone as gone:
+            row = Row(name, "candidate" if entry else "baseline", entry.file if entry else None)
+            row.end(*_how(gone))
+            self.failed.append(row)
 
     def let_go(self, done: Pass) -> None:
         """Who failed in one pass does not start in the next."""
@@ -92,24 +113,27 @@ class Grid:
                 starter.lane.close()  # others may want its memory
         self.starters = [s for s in self.starters if s.name not in out]
 
-    def _open(self, name: str, kind: str, file: Path | None, entry: Entry | None) -> None:
-        self.say("starting", TITLES.get(name, name))
+    def _lane(self, name: str, kind: str, file: Path | None) -> Lane:
         lane = Lane(name, kind, file, self.root, self.options.timeout, self.device == "cuda")
         self.stack.callback(lane.close)
+        return lane
+
+    def _open(self, lane: Lane, entry: Entry | None) -> None:
+        self.say("starting", TITLES.get(lane.name, lane.name))
         try:
-            self._ready(lane, kind, entry)
+            self._build(lane, entry)
         except Gone:
             lane.close()
             raise
 
-    def _ready(self, lane: Lane, kind: str, entry: Entry | None) -> None:
+    def _build(self, lane: Lane, entry: Entry | None) -> None:
         """Load, build and call it once."""
         opened = lane.ask(
-            "open", problem=str(self.source), kind=kind, file=str(lane.file) if lane.file else None,
+            "open", problem=str(self.source), kind=lane.kind, file=str(lane.file) if lane.file else None,
             device=self.device, dtype=self.options.dtype, shapes=self.result.shapes, seed=self.result.seed,
             switches=self.result.environment["switches"],
         )  # fmt: skip
-        if kind == EAGER:
+        if lane.kind == EAGER:
             self._note(opened)
             self.evaluating = bool(lane.ask("spread", seed=self.random.getrandbits(30))["random"])
             if self.evaluating:

@@ -42,7 +42,7 @@ class Lane:
         if file is not None:
             self.file = self.scratch / (file.name if file.suffix == ".py" else f"{file.name}.py")
             shutil.copyfile(file, self.file)
-        self.began = time.monotonic()
+        self.began, self.spent = time.time(), 0.0
         env = {"PYTHONPATH": _paths(), "TORCH_EXTENSIONS_DIR": str(self.scratch / "extensions")}
         env |= {"TORCHINDUCTOR_CACHE_DIR": str(self.scratch / "inductor"), "TRITON_CACHE_DIR": str(self.scratch / "t")}
         env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])  # ninja
@@ -62,13 +62,15 @@ class Lane:
 
     def ask(self, op: str, **rest: Any) -> dict[str, Any]:
         """One request; Gone where the contender fails, crashes, hangs or tampers."""
-        building = op in ("open", "build", "first", "ceilings", "truth")
+        building = op in ("ready", "open", "build", "first", "ceilings", "truth")
+        asked = time.monotonic()
         try:
             reply = self.child.request({"op": op, **rest}, timeout=self.timeout + (self.build_extra if building else 0))
         except ChildDied as death:
             said = [x.strip() for x in death.output_tail.splitlines() if x.strip()]
             tail = f" ({said[-1][:200]})" if said else ""
             raise Gone(f"{CAUSES[death.cause]}: {death.detail.splitlines()[0]}{tail}") from None
+        self.spent += time.monotonic() - asked
         if "error" in reply:  # a fault of the worker's own
             raise Gone(f"{reply['error']['type']}: {reply['error']['message']}")
         if not reply.get("ok"):
@@ -77,9 +79,18 @@ class Lane:
             raise Cheated(f"it replaced {', '.join(reply['replaced'][:3])}, which the race relies on")
         return reply
 
+    def ready(self) -> None:
+        """Wait until its process can be asked: it has spent what lies between its start and then, however late it is asked."""
+        try:
+            reply = self.ask("ready")
+        except Gone:
+            self.close()
+            raise
+        self.spent = max(float(reply["since"]) - self.began, 0.0)
+
     def seconds(self) -> float:
-        """Since its process was started."""
-        return time.monotonic() - self.began
+        """That it spent so far: starting and answering, not waiting for others."""
+        return self.spent
 
     def close(self) -> None:
         self.child.close()

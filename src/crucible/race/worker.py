@@ -44,18 +44,18 @@ class Cheat(Exception):
 
 
 class Worker:
-    """One contender. ``open`` comes first, then ``build``, ``first``, and a ``turn`` in every round."""
+    """One contender. ``ready`` and ``open`` come first, then ``build``, ``first``, and a ``turn`` in every round."""
 
     def __init__(self) -> None:
         self.contender: Contender | None = None
         self.sizes: dict[str, dict[str, tuple[torch.Size, torch.dtype]]] = {}  # of results, by pass
         self.peaks: dict[str, int] = {}  # bytes that a call takes, by pass
-        self.now, self.draw = time.perf_counter, secrets.randbits
+        self.now, self.draw, self.since = time.perf_counter, secrets.randbits, time.time()
 
     def handle(self, message: dict[str, Any]) -> dict[str, Any]:
         known = {
-            "open": self.open, "build": self.build, "first": self.first, "turn": self.turn, "truth": self.truth,
-            "ceilings": self.ceilings, "spread": self.draws_numbers, "kernels": self.kernels,
+            "ready": self.ready, "open": self.open, "build": self.build, "first": self.first, "turn": self.turn,
+            "truth": self.truth, "ceilings": self.ceilings, "spread": self.draws_numbers, "kernels": self.kernels,
         }  # fmt: skip
         try:
             return {"ok": True, **known[message["op"]](message)}
@@ -67,6 +67,9 @@ class Worker:
             return {"ok": False, "failed": text, "cheat": cheat}
 
     # -- before the candidate
+
+    def ready(self, message: dict[str, Any]) -> dict[str, Any]:
+        return {"since": self.since}
 
     def open(self, message: dict[str, Any]) -> dict[str, Any]:
         """Load the Problem, take the clock, allocate what flushes the cache."""
