@@ -80,7 +80,7 @@ class Lane:
         return reply
 
     def ready(self) -> None:
-        """Wait until its process can be asked: it has spent what lies between its start and then, however late it is asked."""
+        """Wait until its process can be asked: what it spent is from its start to then, however late that is."""
         try:
             reply = self.ask("ready")
         except Gone:
