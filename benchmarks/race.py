@@ -155,6 +155,7 @@ def _run(
             if lane.contender is None:
                 continue
             try:
+                clock.settle()
                 inputs = lane.contender.inputs(sets[0 if last else (number + 1) % len(sets)], what == "training")
                 flush.zero_()
                 taken = clock.sample(functools.partial(contenders.STEPS[what], lane.contender, inputs))

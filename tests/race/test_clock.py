@@ -141,6 +141,7 @@ def test_threads_of_an_earlier_call_are_not_this_ones():
         threading.Thread(target=lambda: time.sleep(0.05)).start()
 
     call()
+    clock.settle()
     first, second = clock.sample(lambda: None), clock.sample(call)
     assert first.milliseconds < 40.0 and not first.left_threads
     assert second.milliseconds >= 50.0 and second.left_threads

@@ -133,9 +133,16 @@ class Clock:
             release()
         return statistics.median(found)
 
+    def settle(self) -> None:
+        """What an earlier call left behind is not the next one's.
+
+        Before the next call's inputs are made: to look for threads takes so long that a call right behind it would find
+        the processor's caches without its own code.
+        """
+        self._join()
+
     def sample(self, call: Callable[[], Any], keep: Callable[[Any], Any] | None = None) -> Sample:
         """Time a call. ``keep`` is given its result when the time is over, before anything else can happen to it."""
-        self._join()  # what an earlier call left behind is not this one's
         self.marks.wait()
         self.marks.mark(0)
         result = call()

@@ -200,6 +200,7 @@ class Worker:
     def _timed(self, what: str, seed: int, held: list[Any], room: dict[str, torch.Tensor] | None) -> Sample:
         """A call on new inputs, in the memory of the first ones; with ``room`` a copy of its results is kept."""
         training = what == "training"
+        self.clock.settle()
         inputs, cotangents = self._call(seed, training)
         held[:] = inputs = self._in_place(held, inputs) if held else inputs
         keep = functools.partial(self._copies, inputs, training, room) if room is not None else None
