@@ -30,6 +30,7 @@ BESIDE = 208  # columns of all phases that have sums at a time
 THIRD = 104  # columns of a strip up to which three warpgroups have registers for their sums
 LANDINGS = (4, 8)  # buffers in which lines land, at least and at most, an even number
 MERGED_CHANNELS = 4  # of a group, or a multiple: so many of a strip's channels are watched at a time
+MERGED_LAUNCHES = 8000.0  # cycles of the two launches that merged groups have and a kernel of single ones has not
 
 
 @dataclass(frozen=True)
@@ -145,14 +146,17 @@ def ranked_pairs(
 def merged_strips(
     form: Form, extents: Sequence[int], rows: int, channels: int, groups: int, samples: int = 1
 ) -> list[tuple[float, PairTile]]:
-    """Ways to march down strips with several small groups taken for one, and cycles for one sample, all groups."""
+    """Ways to march down strips with several small groups taken for one, and cycles for one sample, all groups.
+
+    A group has few rows (more are taken as they are) and channels of which four at least are watched together.
+    """
     if rows >= PAIR_LEAST or form.taps > PAIR_TAPS or channels % MERGED_CHANNELS:
         return []
     found = []
     for merged in (m for m in range(2, groups + 1) if groups % m == 0):
         kinds = groups // merged * -(-rows * merged // PAIR_ROWS)  # tiles of rows, which see different channels or not
         for cost, pair in _strips(form, extents, kinds * PAIR_ROWS, channels * merged, samples):
-            found.append((kinds * cost, replace(pair, merged=merged)))
+            found.append((kinds * cost + MERGED_LAUNCHES * PROCESSORS / samples, replace(pair, merged=merged)))
     return sorted(found, key=lambda f: f[0])
 
 
