@@ -71,6 +71,29 @@ def get_inputs():
 def get_init_inputs():
     return []
 '''
+NORMED = '''
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(64, 64, 3, groups=8)
+        self.norm = nn.GroupNorm(8, 64)
+        self.to(torch.TYPE)
+
+    def forward(self, x):
+        return self.norm(self.conv(x))
+
+
+def get_inputs():
+    return [torch.randn(8, 64, 256, 257, dtype=torch.TYPE)]
+
+
+def get_init_inputs():
+    return []
+'''
 # What is done to the input (2, 64, 7, 40) and to both weights, by name. Groups of four share units of eight channels.
 RANGES = '''
 {
@@ -192,3 +215,17 @@ def test_ranges(ranges, label):
     for same, error, eager in ranges[label]:
         assert same
         assert error <= 2 * eager + 1e-7, f"{error:.2e}, eager {eager:.2e}"
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("dtype", "precision"), [("half", "torch"), ("float", "fp32")])
+def test_other_types_and_precisions_take_each_group_alone(tmp_path, dtype, precision):
+    """Statistics are counted by the boxes of the kernel that ran."""
+    reference, new = tmp_path / "alone.py", tmp_path / "alone_new.py"
+    reference.write_text(NORMED.replace("TYPE", dtype))
+    fused = fuse_problem(reference, FuseOptions(strict=True, precision=precision))
+    assert "(launch_merged<" in fused.text
+    new.write_text(fused.text)
+    proof = crucible.prove(reference, new, device="sim", seed=5, quick=True, precision=precision)
+    assert proof.verdict == "proven", f"{proof.reason.code}: {proof.reason.message}" if proof.reason else proof.verdict
+    assert "merged_again_kernel" not in str(next(c for c in proof.checks if c.name == "honesty").evidence)
