@@ -38,7 +38,10 @@ def hopper(stage: Contraction) -> list[tuple[int, str, str]]:
     if stage.packed:
         return [(FP32, "launch_contract_wgmma", packed(stage))]
     made = []
-    if isinstance(tile, WindowTile) and tile.pair is not None:
+    if isinstance(tile, WindowTile) and tile.pair is not None and tile.pair.merged > 1:
+        half = tile.pair.text("Half", busy=stage.statistics is not None)
+        made.append((TF32, tile.pair.launch, f"{tile.pair.merged}, {half}, {tile.text('Tf32')}"))
+    elif isinstance(tile, WindowTile) and tile.pair is not None:
         half, own = (tile.pair.text(k, busy=stage.statistics is not None) for k in ("Half", "Native"))
         made.append((TF32, tile.pair.launch, f"{half}, {tile.pair.text('Tf32')}"))
         made.append((NATIVE, tile.pair.launch, f"{own}, void"))
@@ -51,7 +54,9 @@ def boxes(tile: WindowTile) -> list[tuple[str, tuple[int, ...]]]:
     """The boxes of each engine and the preprocessor's condition for it: the first that holds counts."""
     precise = tile.box if tile.precise is None else tile.precise.box
     pair = tile.box if tile.pair is None else tile.pair.box
-    found = [(f"CRUCIBLE_HOPPER && CRUCIBLE_CONV == {FP32}", precise), ("CRUCIBLE_HOPPER", pair), ("", tile.box)]
+    merged = tile.pair is not None and tile.pair.merged > 1
+    others = f"CRUCIBLE_HOPPER && CRUCIBLE_CONV == {TF32}" if merged else "CRUCIBLE_HOPPER"
+    found = [(f"CRUCIBLE_HOPPER && CRUCIBLE_CONV == {FP32}", precise), (others, pair), ("", tile.box)]
     return found if {precise, pair} != {tile.box} else found[-1:]
 
 
@@ -135,6 +140,7 @@ def launch(stage: Contraction, stream: str) -> str:
         "launch_window": "reinterpret_cast<unsigned*>(packed)",
         "launch_warpgroups": "reinterpret_cast<void*>(packed)",
         "launch_strips": "reinterpret_cast<void*>(packed)",
+        "launch_merged": "reinterpret_cast<void*>(packed)",
         "launch_ready": "reinterpret_cast<void*>(packed)",
         "launch_split": "reinterpret_cast<void*>(packed)",
         "launch_contract_wgmma": "reinterpret_cast<void*>(packed)",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from crucible.plan.forms import FETCH, NO_POOL, Form, boxes_within, dealt
-from crucible.plan.hopper import PAIR_ROWS, TAP_BYTES, PairTile, SplitTile, best_split, ranked_pairs
+from crucible.plan.hopper import PAIR_ROWS, TAP_BYTES, PairTile, SplitTile, best_split, merged_strips, ranked_pairs
 from crucible.plan.tiles import BOX_TILES, SHARED_LIMIT, MmaTile, SimtTile
 
 BN = 256  # columns of a tile
@@ -51,12 +51,15 @@ class WindowTile:
     def packed_words(self, rows: int, channels: int, taps: int, groups: int) -> int:
         """Memory for the weights in the order of fragments."""
         words = groups * -(-rows // self.rows) * self.rows * -(-channels // self.words) * self.words * taps
+        merged = 1 if self.pair is None else self.pair.merged
+        rows, channels, groups = rows * merged, channels * merged, groups // merged
         half, tf32 = -(-channels // 16), -(-channels // 8)
         chunks = max([half + tf32] * (self.pair is not None) + [2 * tf32] * (self.precise is not None), default=0)
         if chunks == 0:
             return words
         tiles = groups * -(-rows // PAIR_ROWS)
-        return max(words, 64 + -(-channels // 64) * 64 + tiles * (64 + taps * chunks * TAP_BYTES // 4))
+        packed = 64 + -(-channels // 64) * 64 + tiles * (64 + taps * chunks * TAP_BYTES // 4)
+        return packed + words if merged > 1 else max(words, packed)  # groups have their own for the second launch
 
 
 def rows_for(rows: int) -> int:
@@ -80,13 +83,13 @@ def shared_bytes(form: Form, box: Sequence[int], rows: int, words: int) -> int:
 
 def choose_box(
     form: Form, extents: Sequence[int], rows: int, channels: int, samples: int = 1, *, direct: bool = False,
-    pool: Sequence[int] = NO_POOL, phases: int = 1, beside: int = 1,
+    pool: Sequence[int] = NO_POOL, phases: int = 1, beside: int = 1, groups: int = 1,
 ) -> WindowTile | None:  # fmt: skip
     """The box that should take the least time for an output of these extents; none where no halo fits.
 
     Hopper's kernels have a box of their own. ``direct``: the input is memory as it is. ``pool``: windows that are
     stored as one element each, and divide the boxes. ``phases``: groups that read the same input, of which ``beside``
-    neighbours have elements that lie beside each other.
+    neighbours have elements that lie beside each other. ``groups``: as many as may be taken for one.
     """
     boxes = ranked_boxes(form, extents, rows, channels, pool)
     pairs = ranked_pairs(form, extents, rows, channels, samples, direct=direct, pool=pool, phases=phases, beside=beside)
@@ -97,7 +100,22 @@ def choose_box(
     if not boxes:
         return None
     precise = best_split(form, extents, rows, channels, samples, pool)
-    return WindowTile(rows_for(rows), words_for(form.taps), boxes[0], pairs[0] if pairs else None, precise)
+    tile = WindowTile(rows_for(rows), words_for(form.taps), boxes[0], pairs[0] if pairs else None, precise)
+    if not pairs and prod(pool) == 1:
+        merged = ranked_merged(form, extents, rows, channels, groups, samples)
+        alone = groups * -(-rows // tile.rows) * _cost(form, tile.box, extents, tile.rows, channels)
+        if merged and merged[0][0] < alone:
+            return replace(tile, pair=merged[0][1])
+    return tile
+
+
+def ranked_merged(
+    form: Form, extents: Sequence[int], rows: int, channels: int, groups: int, samples: int = 1
+) -> list[tuple[float, PairTile]]:
+    """Ways to take several groups for one on Hopper, and their cycles, whose box kernels/window.cuh can take again."""
+    height, words = rows_for(rows), words_for(form.taps)
+    found = merged_strips(form, extents, rows, channels, groups, samples)
+    return [(cost, p) for cost, p in found if shared_bytes(form, p.box, height, words) <= SHARED_LIMIT]
 
 
 def ranked_boxes(

@@ -29,6 +29,8 @@ MORE = 8  # columns that a strip computes beside its own
 BESIDE = 208  # columns of all phases that have sums at a time
 THIRD = 104  # columns of a strip up to which three warpgroups have registers for their sums
 LANDINGS = (4, 8)  # buffers in which lines land, at least and at most, an even number
+MERGED_CHANNELS = 4  # of a group, or a multiple: so many of a strip's channels are watched at a time
+MERGED_LAUNCHES = 8000.0  # cycles of the two launches that merged groups have and a kernel of single ones has not
 
 
 @dataclass(frozen=True)
@@ -49,20 +51,23 @@ class PairTile:
     beside: int = 1  # phases that a warpgroup has sums of at a time
     ready: bool = False  # the input is rounded beforehand (kernels/window_ready.cuh)
     boxes: int = 2  # that lie side by side then
+    merged: int = 1  # groups that are taken for one (kernels/window_merged.cuh), in float32 where TF32 is permitted
 
     @property
     def instructions(self) -> set[int]:
         """Columns of all its instructions, those of the launch that does something again among them."""
-        return {self.columns, self.columns - MORE} if self.landings else {self.columns}
+        return {self.columns, self.columns - MORE} if self.landings and self.merged == 1 else {self.columns}
 
     @property
     def launch(self) -> str:
+        if self.merged > 1:
+            return "launch_merged"
         return "launch_ready" if self.ready else "launch_strips" if self.landings else "launch_warpgroups"
 
     @property
     def template(self) -> str:
         kind = "ready" if self.ready else "strips" if self.landings else "wgmma"
-        return f"window_{kind}.cuh"
+        return f"window_{kind if self.merged == 1 else 'merged'}.cuh"
 
     def text(self, operands: str, *, busy: bool = False) -> str:
         """``busy``: what follows the products takes longer than they do."""
@@ -136,6 +141,23 @@ def ranked_pairs(
         # Phases whose elements lie beside each other fill sectors of memory together only where one block has them all.
         pairs = strips if strips and phases > 1 else pairs + strips
     return [pair for _, pair in sorted(pairs, key=lambda p: p[0])]
+
+
+def merged_strips(
+    form: Form, extents: Sequence[int], rows: int, channels: int, groups: int, samples: int = 1
+) -> list[tuple[float, PairTile]]:
+    """Ways to march down strips with several small groups taken for one, and cycles for one sample, all groups.
+
+    A group has few rows (more are taken as they are) and channels of which four at least are watched together.
+    """
+    if rows >= PAIR_LEAST or form.taps > PAIR_TAPS or channels % MERGED_CHANNELS:
+        return []
+    found = []
+    for merged in (m for m in range(2, groups + 1) if groups % m == 0):
+        kinds = groups // merged * -(-rows * merged // PAIR_ROWS)  # tiles of rows, which see different channels or not
+        for cost, pair in _strips(form, extents, kinds * PAIR_ROWS, channels * merged, samples):
+            found.append((kinds * cost + MERGED_LAUNCHES * PROCESSORS / samples, replace(pair, merged=merged)))
+    return sorted(found, key=lambda f: f[0])
 
 
 @dataclass(frozen=True)

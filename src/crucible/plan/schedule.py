@@ -233,7 +233,17 @@ class Scheduler:
             direct=isinstance(source, Load) and self._in_lines(source, s),
             pool=self._pool_of(c), gradient=s.plain is not None,
             phases=1 if c.phases is None else c.phases.inside, beside=1 if c.phases is None else c.phases.beside,
+            groups=self._neighbours(c, s, source),
         )  # fmt: skip
+
+    def _neighbours(self, c: Contract, s: Sliding, source: Value | None) -> int:
+        """Groups whose channels follow each other in memory, so that several may be taken for one; else 1."""
+        group = c.batch[-1]
+        if c.phases is not None or not isinstance(source, Load) or not self._in_lines(source, s):
+            return 1
+        channel, apart = source.index.slope(s.channel), source.index.slope(group)
+        beside = channel is not None and apart is not None and apart == channel * s.channel.extent
+        return self.program.hint(group.extent) if beside else 1
 
     def _tiles(self, stage: Contraction) -> Int:
         """Into how many tiles the columns of a contraction are cut."""
@@ -245,7 +255,10 @@ class Scheduler:
         boxes.append(_boxes(stage))
         if len(set(boxes)) == 1:
             return boxes[0]
-        text = f"_boxes(dtype, device, {', '.join(b.python() for b in boxes)})"
+        given = [b.python() for b in boxes]
+        if tile.pair is not None and tile.pair.merged > 1:  # other types take the boxes of other chips
+            given[1] = f"{given[1]} if dtype == torch.float32 else {given[2]}"
+        text = f"_boxes(dtype, device, {', '.join(given)})"
         return self._size(f"{stage.contract.name}_boxes", text, max(map(self.program.hint, boxes[1:])))
 
     def _size(self, name: str, text: str, hint: int) -> Int:

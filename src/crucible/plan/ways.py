@@ -8,7 +8,7 @@ from functools import lru_cache
 from math import prod
 
 from crucible.plan import tiles
-from crucible.plan.boxes import WindowTile, choose_box, ranked_boxes
+from crucible.plan.boxes import WindowTile, choose_box, ranked_boxes, ranked_merged
 from crucible.plan.forms import NO_POOL, Form
 from crucible.plan.gradients import GradientTile, ranked_gradients
 from crucible.plan.hopper import PairTile, ranked_pairs
@@ -40,6 +40,7 @@ class Site:
     gradient: bool = False  # by the weight of a window
     phases: int = 1  # groups that read the same input
     beside: int = 1  # of these, neighbours whose elements lie beside each other
+    groups: int = 1  # whose channels follow each other in memory
 
     @property
     def few(self) -> bool:
@@ -58,6 +59,8 @@ class Site:
             parts["pool"] = self.pool
         if self.phases > 1:
             parts["phases"] = (self.phases, *[self.beside] * (self.beside > 1))
+        if self.groups > 1:
+            parts["groups"] = (self.groups,)
         listed = " ".join(f"{name} {_times(values)}" for name, values in parts.items())
         words = " flipped" * f.flipped + " direct" * self.direct + " gradient" * self.gradient
         return f"{sizes} channels {self.channels} samples {self.samples} {listed}{words}"
@@ -89,6 +92,7 @@ def _times(values: Iterable[int]) -> str:
 
 def _pair(pair: PairTile) -> str:
     words = " in strips" if pair.landings else " made ready" if pair.ready else ""
+    words += f" of {pair.merged} groups" if pair.merged > 1 else ""
     often = "twice" if pair.boxes == 2 else "three times"
     return f"{_times(pair.box)}{words}" + (f" {often} along {pair.join}" if pair.join >= 0 else "")
 
@@ -156,14 +160,16 @@ def _windows(site: Site, hopper: bool, count: int) -> list[Way]:
     if first is None:
         return []
     made = []
-    if hopper and first.pair is not None:
-        pairs = ranked_pairs(
+    merged = [] if first.pair is not None and first.pair.merged == 1 else _merged(site, site.form)
+    if hopper and (first.pair is not None or merged):
+        pairs = merged or ranked_pairs(
             site.form, site.extents, site.rows, site.channels, site.samples, direct=site.direct, pool=site.pool,
             phases=site.phases, beside=site.beside,
         )  # fmt: skip
         kinds: dict[tuple[int, ...], PairTile] = {}
         for pair in pairs:
-            kinds.setdefault((pair.join >= 0, pair.chunks > 0, pair.landings > 0, pair.ready, pair.boxes), pair)
+            kind = (pair.join >= 0, pair.chunks > 0, pair.landings > 0, pair.ready, pair.boxes, pair.merged)
+            kinds.setdefault(kind, pair)
         chosen = dict.fromkeys([*pairs[:count], *kinds.values()])
         made += [replace(first, pair=pair) for pair in chosen]
         made.append(replace(first, pair=None))
@@ -174,8 +180,18 @@ def _windows(site: Site, hopper: bool, count: int) -> list[Way]:
 
 
 def _box(site: Site, form: Form) -> WindowTile | None:
-    sizes = (site.extents, site.rows, site.channels, site.samples)
-    return choose_box(form, *sizes, direct=site.direct, pool=site.pool, phases=site.phases, beside=site.beside)
+    return choose_box(
+        form, site.extents, site.rows, site.channels, site.samples, direct=site.direct, pool=site.pool,
+        phases=site.phases, beside=site.beside, groups=site.groups,
+    )  # fmt: skip
+
+
+def _merged(site: Site, form: Form) -> list[PairTile]:
+    """Several small groups taken for one, where a group alone is not for Hopper's kernels."""
+    if prod(site.pool) > 1:
+        return []
+    found = ranked_merged(form, site.extents, site.rows, site.channels, site.groups, site.samples)
+    return [pair for _, pair in found]
 
 
 def _plain(site: Site, tile: Tile) -> Way:
