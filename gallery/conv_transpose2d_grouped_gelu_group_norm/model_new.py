@@ -2063,7 +2063,2209 @@ cudaError_t launch_window(const P& p, unsigned* packed, cudaStream_t stream) {
 
 }  // namespace crucible
 
+// What is done with sums where Hopper's matrix instructions leave them: in registers.
+//
+// A warp has 16 rows of sums; in each eight columns a lane has two neighbours of row lane / 4 and two of the row eight
+// below. They are finished there, stored two at a time, and statistics are joined by the four lanes of a row. The four
+// lanes' elements are a sector of memory (32 bytes of float), but rows begin anywhere: where a row's sectors begin in the
+// middle of a block of eight columns, the lanes behind that middle take the block before, so that each store of a warp
+// fills whole sectors.
+
+namespace crucible {
+
+// Where `finish_to` puts its element: in memory, or into a register until its neighbour is there too.
+struct StoreOne {
+  bool there;
+  template <class T>
+  __device__ __forceinline__ void operator()(T* at, T value) const {
+    if (there) *at = value;
+  }
+};
+
+#if CRUCIBLE_HOPPER
+template <class T>
+__device__ __forceinline__ void store_two(T* at, T first, T second) {
+  if constexpr (sizeof(T) == 4) {
+    *reinterpret_cast<float2*>(at) = make_float2(first, second);
+  } else {
+    struct alignas(2 * sizeof(T)) Two { T a, b; };
+    *reinterpret_cast<Two*>(at) = Two{first, second};
+  }
+}
+struct StoreNext {
+  scalar* at;
+  scalar value;
+  __device__ __forceinline__ void operator()(scalar* to, scalar x) { at = to, value = x; }
+};
+struct StoreTwo {
+  const StoreNext& first;
+  bool both, alone;  // alone: without the second
+  __device__ __forceinline__ void operator()(scalar*, scalar second) const {
+    // Two conditions instead of a branch, beside which nothing else could be done.
+    if (both) store_two(first.at, first.value, second);
+    if (alone) *first.at = first.value;
+  }
+};
+
+// An element: its column, and its place for functors that know elements so.
+struct Spot {
+  Index n, at[4];
+};
+template <class P, class To>
+__device__ __forceinline__ accum finish_spot(const P& p, Index z, Index m, const Spot& spot, accum value, To& to) {
+  if constexpr (PhasedOf<P>::phased)
+    return p.finish_at_to(z, m, spot.at[0], spot.at[1], spot.at[2], spot.at[3], 0, value, to);
+  else
+    return p.finish_to(z, m, spot.n, 0, value, to);
+}
+template <class P>
+__device__ __forceinline__ bool spot_exists(const P& p, Index z, Index m, const Spot& spot) {
+  if constexpr (RaggedOf<P>::ragged) return p.exists_at(z, m, spot.at[0], spot.at[1], spot.at[2], spot.at[3]);
+  return true;
+}
+
+// Two neighbours, finished and stored: the first where `stored`, the second where `both`.
+template <bool PAIRS, class P>
+__device__ __forceinline__ void finish_two(const P& p, Index z, Index m, const Spot (&spots)[2], bool stored, bool both, accum (&two)[2]) {
+  if constexpr (PAIRS) {
+    StoreNext left;
+    two[0] = finish_spot(p, z, m, spots[0], two[0], left);
+    StoreTwo right{left, both, stored && !both};
+    two[1] = finish_spot(p, z, m, spots[1], two[1], right);
+  } else {
+    StoreOne left{stored}, right{both};
+    two[0] = finish_spot(p, z, m, spots[0], two[0], left);
+    two[1] = finish_spot(p, z, m, spots[1], two[1], right);
+  }
+}
+
+// Statistics of a row's elements, by four lanes: deviations from what is near their mean (near_mean). Where some may not
+// exist, each lane has an element of its own instead, and the lanes' results are joined.
+template <bool RAGGED>
+struct RowStatistics {
+  accum near = 0, off[2] = {0, 0}, squares[2] = {0, 0};
+  int found = 0;
+  // Before the first: two elements, where they are there, of which one at least of the four lanes has one.
+  __device__ __forceinline__ void begin(const accum (&two)[2], bool first, bool second) {
+    near = near_mean<4>((first ? two[0] : accum(0)) + (second ? two[1] : accum(0)), first + second);
+  }
+  __device__ __forceinline__ void take(int which, accum x, bool there) {
+    if (RAGGED && there && found == 0) near = x;
+    const accum d = there ? x - near : accum(0);
+    off[which] += d;
+    squares[which] = fma(d, d, squares[which]);
+    if (RAGGED) found += there;
+  }
+  template <class P>
+  __device__ __forceinline__ void sink(const P& p, Index z, Index m, bool there, Index tile, int count) {
+    accum sum = off[0] + off[1], both = squares[0] + squares[1], mean = near, size = static_cast<accum>(count);
+    if (RAGGED) {
+      size = static_cast<accum>(found);
+      const accum by = found > 0 ? sum / size : accum(0);
+      mean += by, both -= sum * by;
+    }
+#pragma unroll
+    for (int by = 1; by < 4; by *= 2) {
+      const accum other_sum = __shfl_xor_sync(0xffffffffu, sum, by), other_both = __shfl_xor_sync(0xffffffffu, both, by);
+      if (RAGGED) {
+        const accum other = __shfl_xor_sync(0xffffffffu, size, by), d = __shfl_xor_sync(0xffffffffu, mean, by) - mean;
+        const accum part = other > 0 ? other / (size + other) : accum(0);
+        both += other_both + (part > 0 ? d * d * size * part : accum(0));
+        mean += part > 0 ? d * part : accum(0), size += other;
+      } else {
+        sum += other_sum, both += other_both;
+      }
+    }
+    if (!there || threadIdx.x % 4 != 0) return;
+    if (!RAGGED && count > 0) mean += sum / size, both -= sum * (sum / size);
+    if (size > 0)
+      p.sink(z, m, tile, size, mean, both < 0 ? accum(0) : both);
+    else
+      p.sink(z, m, tile, 0, 0, 0);  // others have them all
+  }
+};
+
+// One warp's rows of WIDTH columns of a line, from column `base` on, from eight columns more: of those that exist, `there`,
+// a line that has a neighbour before it leaves that one the elements before its first sector, and so takes those that
+// follow its last. WHOLE: all exist. PAIRS: two neighbours of a lane may be stored as one.
+template <int WIDTH, bool WHOLE, bool PAIRS, class P, int COUNT>
+__device__ __forceinline__ void finish_fragments(const P& p, Index z, Index first, Index tile, Index base, const Index (&place)[4],
+                                                 bool neighbour, int there, float (&sums)[COUNT]) {
+  constexpr bool RAGGED = RaggedOf<P>::ragged;
+  constexpr int BLOCKS = WIDTH / 8 + 1;
+  static_assert(COUNT == BLOCKS * 4 && (!P::statistics || P::group == 0), "eight columns more, and statistics of all");
+  const int lane = static_cast<int>(threadIdx.x) % 32, quad = lane % 4;
+  const Index rows = p.rows();
+  // The second row's sums take the first one's registers, so that both are finished by the same code: it is long.
+#pragma unroll 1
+  for (int h = 0; h < 2; ++h) {
+    const Index row = first + h * 8 + lane / 4, m = row < rows ? row : rows - 1;
+    const int odd = static_cast<int>(p.stored(z, m, base) % 8), whole = (8 - odd) % 8;
+    const int begin = neighbour ? whole : 0, end = WHOLE || WIDTH + whole < there ? WIDTH + whole : there;
+    const bool turn = PAIRS && quad * 2 + odd >= 8;
+    const int at = quad * 2 - (turn ? 8 : 0), rest = end - at;
+    RowStatistics<RAGGED> statistics;
+    accum ahead[2] = {};
+#pragma unroll
+    for (int i = 0; i < BLOCKS; ++i) {
+      // Where the line is whole, all blocks between the first and the last are its own; none but the first begins before it.
+      const bool sure = WHOLE && i > 0 && i + 1 < BLOCKS;
+      bool own[2];
+      Spot spots[2];
+      accum two[2];
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int o = at + i * 8 + e;
+        own[e] = sure || (rest > i * 8 + e && (i > 0 || o >= begin));
+        spots[e] = {P::reads && !own[e] ? Index(0) : base + o, {place[0], place[1], place[2], place[3] + (own[e] ? o : 0)}};
+        two[e] = turn ? sums[(i > 0 ? i - 1 : 0) * 4 + e] : sums[i * 4 + e];
+      }
+      finish_two<PAIRS>(p, z, m, spots, row < rows && own[0], row < rows && own[1], two);
+      if constexpr (P::statistics && RAGGED) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) statistics.take(e, two[e], own[e] && spot_exists(p, z, m, spots[e]));
+      } else if constexpr (P::statistics) {
+        // The row has an element in one of the first two blocks: where it is long, the second is all its own.
+        if (i == 0) {
+          ahead[0] = two[0], ahead[1] = two[1];
+        } else {
+          if (i == 1) {
+            const bool one = rest > 0 && at >= begin, other = rest > 1 && at + 1 >= begin;
+            const accum some[2] = {own[0] ? two[0] : ahead[0], own[1] ? two[1] : ahead[1]};
+            statistics.begin(some, own[0] || one, own[1] || other);
+#pragma unroll
+            for (int e = 0; e < 2; ++e) statistics.take(e, ahead[e], rest > e && at + e >= begin);
+          }
+#pragma unroll
+          for (int e = 0; e < 2; ++e) statistics.take(e, two[e], own[e]);
+        }
+      }
+    }
+    if constexpr (P::statistics) statistics.sink(p, z, row, row < rows, tile, end - begin);
+#pragma unroll
+    for (int i = 0; i < COUNT; i += 4) sums[i] = sums[i + 2], sums[i + 1] = sums[i + 3];
+  }
+}
+
+template <int WIDTH, class P, int COUNT>
+__device__ __forceinline__ void finish_line(const P& p, Index z, Index first, Index tile, Index base, const Index (&place)[4],
+                                            bool neighbour, int there, float (&sums)[COUNT]) {
+  bool even = P::in_pairs;
+#pragma unroll
+  for (int h = 0; h < 2 && P::in_pairs; ++h) {
+    const Index row = first + h * 8 + static_cast<int>(threadIdx.x) % 32 / 4, m = row < p.rows() ? row : p.rows() - 1;
+    even = even && p.stored(z, m, base) % 2 == 0;
+  }
+  if (!P::in_pairs || !__all_sync(0xffffffffu, even))
+    finish_fragments<WIDTH, false, false>(p, z, first, tile, base, place, neighbour, there, sums);
+  else if (there < WIDTH + 8)
+    finish_fragments<WIDTH, false, P::in_pairs>(p, z, first, tile, base, place, neighbour, there, sums);
+  else
+    finish_fragments<WIDTH, true, P::in_pairs>(p, z, first, tile, base, place, neighbour, there, sums);
+}
+
+
+// The sums of a box, as many columns apart from row to row as the halo under it is wide. Whether they can be finished in
+// registers: a block of eight columns is of two rows at most, and where windows are pooled, neighbours in one are in one lane.
+template <class Halo, class P>
+__host__ __device__ constexpr bool fragmentary() {
+  return Halo::at(3) >= 8 && (!PoolOf<P>::pooled || (Halo::at(3) % 2 == 0 && PoolOf<P>::Window::at(3) == 2));
+}
+
+// A row of the halo, by its number: where its first pixel is stored, from the box's first, and which of its pixels are the box's.
+template <class Halo, bool WHOLE, class P>
+struct BoxRow {
+  int at[3];
+  __device__ __forceinline__ explicit BoxRow(int number)
+      : at{number / (Halo::at(1) * Halo::at(2)), number / Halo::at(2) % Halo::at(1), number % Halo::at(2)} {}
+  __device__ __forceinline__ constexpr bool inside() const {
+    return at[0] < P::Box::at(0) && at[1] < P::Box::at(1) && at[2] < P::Box::at(2);
+  }
+  __device__ __forceinline__ Index first(const P& p) const {
+    return ((at[0] * p.extent(1) + at[1]) * p.extent(2) + at[2]) * p.extent(3);
+  }
+  __device__ __forceinline__ int count(const BoxPlace<P>& place) const {
+    if (!inside()) return 0;
+    return WHOLE ? P::Box::at(3) : at[0] < place.there[0] && at[1] < place.there[1] && at[2] < place.there[2] ? place.there[3] : 0;
+  }
+};
+
+// The sum that lies so many columns behind a lane's own of block i, element e: in another lane of the four, where that is
+// no multiple of eight.
+template <int COUNT>
+__device__ __forceinline__ float sum_behind(const float (&sums)[COUNT], int i, int columns, int e) {
+  constexpr int LAST = COUNT / 4 - 1;
+  const int block = i + columns / 8, next = block < LAST ? block + 1 : LAST, by = columns % 8 / 2;
+  if (by == 0) return sums[block * 4 + e];
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const float mine = lane % 4 < by ? sums[next * 4 + e] : sums[(block < LAST ? block : LAST) * 4 + e];
+  return __shfl_sync(0xffffffffu, mine, lane / 4 * 4 + (lane + by) % 4);
+}
+
+// The windows of one row's sums: two neighbours of a lane, and what lies below them.
+template <class Halo, bool WHOLE, class P, int COUNT>
+__device__ __forceinline__ void pool_fragments(const P& p, Index z, Index m, bool there, const BoxPlace<P>& place, Index base,
+                                               const float (&sums)[COUNT]) {
+  using Window = typename PoolOf<P>::Window;
+  using Row = BoxRow<Halo, WHOLE, P>;
+  constexpr int WIDE = Halo::at(3);
+  Index pools = 0;
+#pragma unroll
+  for (int d = 0; d < 4; ++d) pools = pools * (p.extent(d) / Window::at(d)) + place.first[d] / Window::at(d);
+#pragma unroll
+  for (int i = 0; i < COUNT / 4; ++i)
+    // The row in which the block begins, and the one that begins in it.
+#pragma unroll
+    for (int number = i * 8 / WIDE; number * WIDE < i * 8 + 8; ++number) {
+      const Row row(number);
+      const int x = i * 8 - number * WIDE;
+      if (!row.inside() || x >= P::Box::at(3)) continue;
+      if (row.at[0] % Window::at(0) != 0 || row.at[1] % Window::at(1) != 0 || row.at[2] % Window::at(2) != 0) continue;
+      const int pixel = x + static_cast<int>(threadIdx.x) % 4 * 2;
+      // The window's last pixel exists.
+      bool whole = there && pixel >= 0 && pixel + 1 < (WHOLE ? P::Box::at(3) : place.there[3]);
+      if (!WHOLE)
+#pragma unroll
+        for (int d = 0; d < 3; ++d) whole = whole && row.at[d] + Window::at(d) <= place.there[d];
+      typename P::Pooling pool;
+#pragma unroll
+      for (int k = 0; k < Window::product; ++k) {
+        const int down = (Window::index(k, 0) * Halo::at(1) + Window::index(k, 1)) * Halo::at(2) + Window::index(k, 2);
+        const Index n = base + Row(number + down).first(p) + pixel + Window::index(k, 3);
+        pool.step(p.pool_in(z, m, P::reads && !whole ? Index(0) : n, sum_behind(sums, i, down * WIDE, Window::index(k, 3))));
+      }
+      Index to = 0;
+#pragma unroll
+      for (int d = 0; d < 3; ++d) to = to * (p.extent(d) / Window::at(d)) + row.at[d] / Window::at(d);
+      if (whole) p.pool_out(z, m, pools + to * (p.extent(3) / Window::at(3)) + pixel / Window::at(3), pool);
+    }
+}
+
+// One warp's rows of a box. Names as above.
+template <class Halo, bool WHOLE, bool PAIRS, class P, int COUNT>
+__device__ __forceinline__ void finish_fragments(const P& p, Index z, Index first, Index tile, const BoxPlace<P>& place, Index base,
+                                                 float (&sums)[COUNT]) {
+  using Row = BoxRow<Halo, WHOLE, P>;
+  constexpr int WIDE = Halo::at(3);
+  static_assert(fragmentary<Halo, P>() && (!P::statistics || P::group == 0), "statistics are of all columns");
+  const int lane = static_cast<int>(threadIdx.x) % 32, quad = lane % 4;
+  const Index rows = p.rows();
+#pragma unroll 1
+  for (int h = 0; h < 2; ++h) {
+    const Index row = first + h * 8 + lane / 4, m = row < rows ? row : rows - 1;
+    RowStatistics<RaggedOf<P>::ragged> statistics;
+#pragma unroll
+    for (int i = 0; i < COUNT / 4; ++i) {
+      // The block begins at pixel `x` of row `number`, and with its pixel `turn` the next row does.
+      const int number = i * 8 / WIDE, x = i * 8 % WIDE, turn = WIDE - x;
+      const Row here(number), below(number + 1);
+      const bool begun = here.inside() && x < P::Box::at(3), next = turn < 8 && below.inside();
+      if (!begun && !next) continue;
+      bool own[2];
+      Spot spots[2];
+      accum two[2] = {sums[i * 4], sums[i * 4 + 1]};
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int c = quad * 2 + e;
+        const bool other = next && c >= turn;
+        const int pixel = other ? c - turn : c + x, count = other ? below.count(place) : here.count(place);
+        const bool sure = WHOLE && begun && x + 8 <= P::Box::at(3);
+        own[e] = sure || pixel < count;
+        spots[e].n = P::reads && !own[e] ? Index(0) : base + (other ? below.first(p) : here.first(p)) + pixel;
+#pragma unroll
+        for (int d = 0; d < 4; ++d)
+          spots[e].at[d] = place.first[d] + (!own[e] ? 0 : d == 3 ? pixel : other ? below.at[d == 3 ? 0 : d] : here.at[d == 3 ? 0 : d]);
+      }
+      finish_two<PAIRS>(p, z, m, spots, row < rows && own[0], row < rows && own[1], two);
+      if constexpr (P::statistics) {
+        if (!RaggedOf<P>::ragged && i == 0) statistics.begin(two, own[0], own[1]);
+#pragma unroll
+        for (int e = 0; e < 2; ++e) statistics.take(e, two[e], own[e] && spot_exists(p, z, m, spots[e]));
+      }
+    }
+    if constexpr (P::statistics) statistics.sink(p, z, row, row < rows, tile, WHOLE ? P::Box::product : place.count());
+    if constexpr (PoolOf<P>::pooled) pool_fragments<Halo, WHOLE>(p, z, m, row < rows, place, base, sums);
+#pragma unroll
+    for (int i = 0; i < COUNT; i += 4) sums[i] = sums[i + 2], sums[i + 1] = sums[i + 3];
+  }
+}
+
+template <class Halo, class P, int COUNT>
+__device__ __forceinline__ void finish_box_fragments(const P& p, Index z, Index first, Index tile, const BoxPlace<P>& place,
+                                                     float (&sums)[COUNT]) {
+  constexpr bool PAIRS = P::in_pairs && Halo::at(3) % 2 == 0;
+  Index base = 0;
+#pragma unroll
+  for (int d = 0; d < 4; ++d) base = base * p.extent(d) + place.first[d];
+  bool even = PAIRS && p.extent(3) % 2 == 0;
+#pragma unroll
+  for (int h = 0; h < 2 && PAIRS; ++h) {
+    const Index row = first + h * 8 + static_cast<int>(threadIdx.x) % 32 / 4, m = row < p.rows() ? row : p.rows() - 1;
+    even = even && p.stored(z, m, base) % 2 == 0;
+  }
+  if (!PAIRS || !__all_sync(0xffffffffu, even))
+    finish_fragments<Halo, false, false>(p, z, first, tile, place, base, sums);
+  else if (place.count() < P::Box::product)
+    finish_fragments<Halo, false, PAIRS>(p, z, first, tile, place, base, sums);
+  else
+    finish_fragments<Halo, true, PAIRS>(p, z, first, tile, place, base, sums);
+}
+#endif  // CRUCIBLE_HOPPER
+
+}  // namespace crucible
+
+// Hopper's matrix instructions and what goes with them (compute capability 9.0a): barriers in shared memory on which
+// producers and consumers wait for each other, bulk copies, and descriptors of operands.
+//
+// Wgmma<N, kind>::multiply(d, a, b, more) adds the product of 64 x K values at descriptor a and N x K values at b (K is 32
+// bytes: 16 half or bfloat16, 8 tf32) to d, or starts d anew; the including file brings the instructions for its N.
+// Of d[4j + 2h + i], row 16 * (warp % 4) + 8h + lane / 4 and column 8j + 2 * (lane % 4) + i are this thread's.
+
+#if CRUCIBLE_HOPPER
+namespace crucible {
+
+#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define CRUCIBLE_HAS_WGMMA 1
+#else
+#define CRUCIBLE_HAS_WGMMA 0
+#endif
+
+// What the tensor cores multiply: floats scaled and rounded to half, floats rounded to tf32, elements as they are, or floats
+// split into two tf32 numbers.
+enum class Operands { Half, Tf32, Native, Split };
+
+template <int N, Operands kind>
+struct Wgmma;
+
+#if CRUCIBLE_HAS_WGMMA
+__device__ __forceinline__ unsigned shared_address(const void* at) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(at));
+}
+
+// Barriers. `parity` is that of the phase waited for: a fresh barrier is in phase 0, and waiting for parity 1 passes.
+__device__ __forceinline__ void barrier_init(unsigned barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+__device__ __forceinline__ void barrier_inits_done() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+__device__ __forceinline__ void barrier_arrive(unsigned barrier) {
+  asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+__device__ __forceinline__ void barrier_expect(unsigned barrier, unsigned bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ bool barrier_try(unsigned barrier, unsigned parity) {
+  unsigned passed;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n}\n"
+      : "=r"(passed)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return passed != 0;
+}
+__device__ __forceinline__ void barrier_wait(unsigned barrier, unsigned parity) {
+  while (!barrier_try(barrier, parity)) {
+  }
+}
+
+// Arrives when this thread's copies have come.
+__device__ __forceinline__ void copies_arrive(unsigned barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+// Bytes (a multiple of 16) from global to shared memory; they count on the barrier.
+__device__ __forceinline__ void bulk_copy(unsigned to, const void* from, unsigned bytes, unsigned barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+               "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier)
+               : "memory");
+}
+
+// Makes what this thread stored to shared memory visible to the tensor cores.
+__device__ __forceinline__ void publish() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// A warp's stores to global memory, counted at `count`, for bulk copies of whoever has waited for the count.
+__device__ __forceinline__ void hand_over(unsigned* count) {
+  asm volatile("fence.proxy.async;" ::: "memory");
+  __syncwarp();
+  if (threadIdx.x % 32 == 0)
+    asm volatile("fence.acq_rel.gpu;\nred.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(__cvta_generic_to_global(count))
+                 : "memory");
+}
+__device__ __forceinline__ void count_wait(const unsigned* count, unsigned wanted) {
+  unsigned there;
+  do {
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(there) : "l"(__cvta_generic_to_global(count)) : "memory");
+  } while (there < wanted);
+  asm volatile("fence.proxy.async;" ::: "memory");
+}
+
+// Threads of two warpgroups taking turns: one waits for its turn, the other gives it.
+__device__ __forceinline__ void turn_wait(int id) { asm volatile("bar.sync %0, 256;" ::"r"(id) : "memory"); }
+__device__ __forceinline__ void turn_give(int id) { asm volatile("bar.arrive %0, 256;" ::"r"(id) : "memory"); }
+
+__device__ __forceinline__ void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_end() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Until at most LEFT batches of products are under way.
+template <int LEFT>
+__device__ __forceinline__ void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
+}
+// Keeps the compiler from reading sums before the wait.
+template <int COUNT>
+__device__ __forceinline__ void settle(float (&d)[COUNT]) {
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(d[i])::"memory");
+}
+
+// An operand whose lines (rows of A, columns of B) are 16 bytes long and follow each other, eight to a matrix; `deeper`
+// bytes lead to the second 16 bytes of each line. A shift by one line is one more in the lowest field.
+__device__ __forceinline__ uint64_t lines_at(unsigned address, unsigned deeper) {
+  return static_cast<uint64_t>((address & 0x3ffffu) >> 4) | static_cast<uint64_t>(deeper >> 4) << 16 | uint64_t(8) << 32;
+}
+
+// Two numbers as half in one word, the first in the low half.
+__device__ __forceinline__ unsigned pack_half(float first, float second) {
+  unsigned pair;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+  return pair;
+}
+
+template <int KEEP>
+__device__ __forceinline__ void registers_up() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(KEEP)); }
+template <int KEEP>
+__device__ __forceinline__ void registers_down() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(KEEP)); }
+#endif
+
+// The exponent that brings a number of these bits (without its sign) to [2^peak, 2^(peak + 1)); none for inf and nan.
+__device__ __forceinline__ int exponent_to(int peak, unsigned bits) {
+  const int e = static_cast<int>(bits >> 23);
+  return e == 255 ? 0 : peak + 127 - (e == 0 ? 1 : e);
+}
+// 2^e, and x * 2^e for |e| up to 252 without a detour through infinity or zero.
+__device__ __forceinline__ float power_of_two(int e) { return __int_as_float((e + 127) << 23); }
+__device__ __forceinline__ float scaled(float x, int e) { return x * power_of_two(e / 2) * power_of_two(e - e / 2); }
+
+}  // namespace crucible
+#endif  // CRUCIBLE_HOPPER
+
+// Weights of a convolution for Hopper's tensor cores, in the order of shared memory, and what scales them and the input.
+//
+// For each 64 rows there is one contiguous piece of [chunk of channels][tap][16 bytes of channels][row]. In kind Half a row's
+// largest weight is brought to [2^9, 2^10), and a sample of the input says by how much that is scaled; the same weights in
+// tf32 lie behind, for the launch that does again what half cannot hold. In kind Split there are two planes, hi and lo, for each
+// tap, and the largest weight is brought to [2^30, 2^31). Bytes: each weight read twice, written twice.
+
+#if CRUCIBLE_HOPPER
+namespace crucible {
+
+constexpr int PAIR_ROWS = 64, TAP_BYTES = PAIR_ROWS * 32;  // of a tile; of its weights for one tap and chunk
+
+// JOIN: the dimension along which two boxes lie side by side, 4 for those of two samples, or -1. SLOTS of the ring. LAND: KB for what is on its way.
+template <int JOIN_, int SLOTS_, int CHUNKS_, int TURN_, int LAND_, Operands kind_>
+struct Warpgroups {
+  static constexpr Operands kind = kind_;
+  static constexpr int JOIN = JOIN_, SLOTS = SLOTS_, CHUNKS = CHUNKS_, TURN = TURN_, LAND = LAND_;
+  static constexpr int BM = PAIR_ROWS, PRODUCERS = 256, CONSUMERS = 256, threads = PRODUCERS + CONSUMERS;
+  static constexpr bool PAIRED = JOIN >= 0, SAMPLES = JOIN == 4, TOGETHER = true;
+  static constexpr int BOXES = PAIRED ? 2 : 1;                 // side by side
+  static constexpr int UNIT = kind == Operands::Tf32 ? 4 : 8;  // channels in 16 bytes
+  static constexpr int CHANNELS = 2 * UNIT;                    // of a chunk
+};
+
+// What the launches hand to each other: a flag, the largest number in a sample of the input and in each channel of it, an
+// exponent for each row of weights, and the weights for each kind.
+struct Packed {
+  int* again;
+  int* largest;  // floats that are not negative, as integers
+  int* channels;
+  int* rows;
+  unsigned char* half;
+  unsigned char* tf32;
+
+  // Bytes that begin as zeros.
+  template <class P>
+  static __host__ __device__ constexpr int64_t zeros() { return 256 + (P::CHANNELS + 63) / 64 * 256; }
+
+  template <class P>
+  __host__ __device__ Packed(const P& p, void* at) {
+    const int64_t tiles = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS), taps = P::Kernel::product;
+    unsigned char* const bytes = static_cast<unsigned char*>(at);
+    again = reinterpret_cast<int*>(bytes);
+    largest = again + 1;
+    channels = again + 64;
+    rows = reinterpret_cast<int*>(bytes + zeros<P>());
+    half = bytes + zeros<P>() + tiles * PAIR_ROWS * 4;
+    tf32 = half + tiles * taps * ((P::CHANNELS + 15) / 16) * TAP_BYTES;
+  }
+  // Bytes of all this.
+  template <class P>
+  static __host__ __device__ int64_t bytes(const P& p) {
+    const int64_t tiles = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS), taps = P::Kernel::product;
+    return zeros<P>() + tiles * (PAIR_ROWS * 4 + taps * ((P::CHANNELS + 15) / 16 + (P::CHANNELS + 7) / 8) * TAP_BYTES);
+  }
+  __device__ __forceinline__ int input() const;        // exponent of its scale
+  __device__ __forceinline__ int split_input() const;  // and in kind Split
+  template <class W>
+  __device__ __forceinline__ const unsigned char* weights() const {
+    return W::kind == Operands::Tf32 ? tf32 : half;
+  }
+};
+
+constexpr float HALF_LIMIT = 65504.0f, HALF_SMALL = 0x1p-12f;
+constexpr int SAMPLERS = 8, SAMPLES = 4;  // blocks, and numbers that each thread of them looks at
+constexpr int HALF_PEAK = 9;  // scaled, the largest number lies between 2^9 and 2^10
+
+// The exponent of a scale that brings `largest` there; a power of two that is a float itself.
+__device__ __forceinline__ int half_exponent(float largest) {
+  if (largest == 0.0f) return 0;
+  const int by = exponent_to(HALF_PEAK, __float_as_uint(largest));
+  return by < 126 ? by : 126;
+}
+
+// In kind Split: the same for a row of weights, and what no weight may reach.
+constexpr int SPLIT_PEAK = 30;
+constexpr float SPLIT_WEIGHT = 0x1p40f;
+__device__ __forceinline__ int split_exponent(float largest) {
+  return largest == 0.0f ? 0 : exponent_to(SPLIT_PEAK, __float_as_uint(largest));
+}
+
+// hi + lo is x to 22 bits or more; tensor cores ignore the bits below a tf32 number's. Not for inf and nan.
+__device__ __forceinline__ void split_tf32(float x, unsigned& hi, unsigned& lo) {
+  hi = (__float_as_uint(x) + 0x1000u) & 0xffffe000u;
+  lo = __float_as_uint(x - __uint_as_float(hi)) + 0x1000u;
+}
+
+__device__ __forceinline__ int Packed::input() const { return half_exponent(__int_as_float(*largest)); }
+// None where the input can be split as it is, so that what is far smaller beside it can be split too.
+__device__ __forceinline__ int Packed::split_input() const {
+  const float most = __int_as_float(*largest);
+  return most >= 0x1p-60f && most < 0x1p60f ? 0 : half_exponent(most);
+}
+
+__device__ __forceinline__ float block_max(float x) {
+  __shared__ float parts[8];
+  __syncthreads();
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
+  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = x;
+  __syncthreads();
+  x = parts[0];
+  for (int w = 1; w < 8; ++w) x = fmaxf(x, parts[w]);
+  return x;
+}
+
+// A block of 256 threads for each row of weights, and SAMPLERS more that look at the input.
+template <class W, class P>
+__global__ void __launch_bounds__(256) pack_rows_kernel(const __grid_constant__ P p, void* workspace) {
+#if CRUCIBLE_HAS_WGMMA
+  const Packed packed(p, workspace);
+  constexpr int TAPS = P::Kernel::product;
+  const Index tiles = (p.rows() + PAIR_ROWS - 1) / PAIR_ROWS, groups = p.groups(), channels = p.channels();
+  if (blockIdx.x >= unsigned(tiles * groups * PAIR_ROWS)) {
+    if constexpr (W::kind == Operands::Half || W::kind == Operands::Split) {
+      const int first = static_cast<int>((blockIdx.x - unsigned(tiles * groups * PAIR_ROWS)) * 256 + threadIdx.x);
+      float largest = 0;
+#pragma unroll
+      for (int k = 0; k < SAMPLES; ++k) {
+        // Numbers that look random spread the sample over everything.
+        const int i = first + k * SAMPLERS * 256;
+        const auto pick = [&](unsigned salt, Index extent) {
+          unsigned h = (unsigned(i) * 8u + salt) * 2654435761u;
+          h ^= h >> 15;
+          h *= 2246822519u;
+          h ^= h >> 13;
+          return static_cast<Index>(h % static_cast<unsigned>(extent));
+        };
+        Index at[4];
+#pragma unroll
+        for (int d = 0; d < 4; ++d)
+          at[d] = pick(d, p.extent(d)) * P::Stride::at(d) + P::Shift::at(d) + (P::Kernel::at(d) - 1) * P::Dilation::at(d) / 2;
+        const typename P::BAt place = p.b_at(pick(4, p.batches()), at[0], at[1], at[2], at[3]);
+        const float x = fabsf(static_cast<float>(p.b_in(place, static_cast<Index>(i % P::CHANNELS))));
+        if (place.inside && x < INFINITY) {
+          largest = fmaxf(largest, x);
+          atomicMax(packed.channels + i % P::CHANNELS, __float_as_int(x));
+        }
+      }
+      largest = block_max(largest);
+      if (threadIdx.x == 0) atomicMax(packed.largest, __float_as_int(largest));
+    }
+    return;
+  }
+  const Index row = static_cast<Index>(blockIdx.x), group = row / (tiles * PAIR_ROWS), m = row % (tiles * PAIR_ROWS);
+  const bool there = m < p.rows();
+  const auto line = p.a_row(group, there ? m : 0);
+  int by = 0;
+  if constexpr (W::kind == Operands::Half || W::kind == Operands::Split) {
+    float largest = 0;
+    if (there)
+      for (Index k = static_cast<Index>(threadIdx.x); k < channels * TAPS; k += 256)
+        largest = fmaxf(largest, fabsf(static_cast<float>(p.a(line, k))));
+    largest = block_max(largest);
+    by = W::kind == Operands::Half ? half_exponent(largest) : split_exponent(largest);
+  }
+  if (threadIdx.x == 0) packed.rows[row] = by;
+  const auto put = [&](auto kind, unsigned char* to) {
+    constexpr int UNIT = decltype(kind)::UNIT, CHANNELS = 2 * UNIT, PLANES = decltype(kind)::kind == Operands::Split ? 2 : 1;
+    const Index chunks = (channels + CHANNELS - 1) / CHANNELS;
+    unsigned char* const tile = to + (row / PAIR_ROWS) * int64_t(chunks) * TAPS * PLANES * TAP_BYTES;
+    bool bad = false;
+    for (Index c = static_cast<Index>(threadIdx.x); c < chunks * CHANNELS; c += 256) {
+      float largest = 0;
+      for (int t = 0; t < TAPS; ++t) {
+        const int tap = P::flipped ? TAPS - 1 - t : t;
+        const float w = there && c < channels ? static_cast<float>(p.a(line, c * TAPS + tap)) : 0.0f;
+        unsigned char* const at =
+            tile + ((c / CHANNELS * TAPS + t) * PLANES * 2 + c % CHANNELS / UNIT) * int64_t(TAP_BYTES / 2) + row % PAIR_ROWS * 16;
+        if constexpr (decltype(kind)::kind == Operands::Tf32) {
+          reinterpret_cast<unsigned*>(at)[c % UNIT] = round_tf32(w);
+        } else if constexpr (decltype(kind)::kind == Operands::Half) {
+          const float s = scaled(w, by);
+          largest = fmaxf(largest, fabsf(s));
+          reinterpret_cast<unsigned short*>(at)[c % UNIT] = static_cast<unsigned short>(pack_half(s, 0.0f));
+        } else if constexpr (decltype(kind)::kind == Operands::Split) {
+          bad |= !(fabsf(w) < SPLIT_WEIGHT);
+          split_tf32(scaled(w, by), reinterpret_cast<unsigned*>(at)[c % UNIT], reinterpret_cast<unsigned*>(at + TAP_BYTES)[c % UNIT]);
+        } else {
+          reinterpret_cast<unsigned short*>(at)[c % UNIT] = static_cast<unsigned short>(pack(w, 0.0f));
+        }
+      }
+      if (decltype(kind)::kind == Operands::Half) bad |= !(largest <= HALF_LIMIT) || (largest > 0 && largest < HALF_SMALL);
+    }
+    if (bad) *packed.again = 1;
+  };
+  put(W(), packed.half);
+  if constexpr (W::kind == Operands::Half) put(Warpgroups<0, 1, 0, 0, 0, Operands::Tf32>(), packed.tf32);
+#endif
+}
+
+#ifndef __CUDACC_RTC__
+// Packs, and says how many processors there are.
+template <class W, class P>
+cudaError_t pack_rows(const P& p, void* workspace, int* processors, cudaStream_t stream) {
+  int device = 0;
+  cudaError_t refused = cudaGetDevice(&device);
+  if (refused == cudaSuccess) refused = cudaDeviceGetAttribute(processors, cudaDevAttrMultiProcessorCount, device);
+  if (refused == cudaSuccess) refused = cudaMemsetAsync(workspace, 0, Packed::zeros<P>(), stream);
+  if (refused != cudaSuccess) return refused;
+  const int64_t rows = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS) * PAIR_ROWS;
+  pack_rows_kernel<W><<<static_cast<unsigned>(rows + SAMPLERS), 256, 0, stream>>>(p, workspace);
+  return cudaGetLastError();
+}
+#endif
+
+}  // namespace crucible
+#endif  // CRUCIBLE_HOPPER
+
+// Convolutions on Hopper's tensor cores (wgmma, compute capability 9.0a): a window slides over an input.
+//
+// A block stays on its processor and takes 64 output channels of one box of output pixels after another. Eight warps
+// produce: they read the input under a box, the halo, 32 bytes of channels (a chunk) at a time, round it and store it as
+// [16 bytes of channels][pixel] in a ring of slots. Two warpgroups consume: for every tap of the window one instruction
+// multiplies 64 channels by N pixels, and a tap is an offset into the halo.
+// The pixels of an instruction follow each other in the halo. So a box of several rows is computed with what lies between
+// its rows, which is thrown away: N = rows * (width of the halo). With strides, each residue of a pixel's place has a
+// halo of its own, in which neighbours are neighbours again.
+// Weights are packed beforehand, in the order of shared memory. If they fit they stay there (CHUNKS > 0), and the
+// warpgroups take boxes alternately, so that one stores while the other multiplies. Else they come with each chunk by a
+// bulk copy, and to share them the warpgroups take two boxes side by side (JOIN >= 0), or the same box of two samples
+// (JOIN = 4), and turns, TURN chunks each.
+// Phases whose elements lie beside each other are computed together, each with sums of its own, and go through shared
+// memory, from where neighbouring lanes store neighbours.
+//
+// Operands: half has the 11 bits of tf32 at twice the rate, but not its range. In kind Half the weights are scaled by a
+// power of two for each output channel and the input by one chosen from a sample of it, and the block watches: a number
+// too large, or a channel that is not zero but too small to have its 11 bits in all the pixels that a warp sees, raises a
+// flag, and the second launch, in kind Tf32, which otherwise returns at once, does everything again.
+// Memory: 1.1 to 1.5 times the input from L2, the output once, for each 64 output channels.
+
+#if CRUCIBLE_HOPPER
+namespace crucible {
+
+// Floats from a row to the next where so many columns of several phases are staged: a quarter of a warp stores to two rows.
+__host__ __device__ constexpr int beside_pitch(int columns) { return (columns + 31) / 32 * 32 + 16; }
+
+// A box, or two, and the halo. Places in the halo count residue by residue.
+template <class W, class P>
+struct Pair {
+  __host__ __device__ static constexpr int box(int d) { return P::Box::at(d) * (d == W::JOIN ? W::BOXES : 1); }
+  __host__ __device__ static constexpr int halo(int d) { return halo_extent<P>(d, box(d)); }
+  // Of a residue; where neighbours are pooled, rows begin with one that has its neighbour behind it.
+  __host__ __device__ static constexpr int each(int d) {
+    const int own = (halo(d) - 1) / P::Stride::at(d) + 1;
+    return d == 3 && PoolOf<P>::pooled && PoolOf<P>::Window::at(3) == 2 ? own + own % 2 : own;
+  }
+  using Halo = Dims<each(0), each(1), each(2), each(3)>;
+  static constexpr int RESIDUES = P::Stride::product, PLACES = RESIDUES * Halo::product * (W::SAMPLES ? W::BOXES : 1);
+  __host__ __device__ static constexpr int reach(int d) {
+    return (P::Kernel::at(d) - 1) * P::Dilation::at(d) / P::Stride::at(d);
+  }
+  // Places from a box's first pixel to its last, and from a box's to the next one's.
+  static constexpr int SPAN = 1 + (P::Box::at(0) - 1) * Halo::pitch(0) + (P::Box::at(1) - 1) * Halo::pitch(1) +
+                              (P::Box::at(2) - 1) * Halo::pitch(2) + (P::Box::at(3) - 1) * Halo::pitch(3);
+  static constexpr int SECOND = W::SAMPLES ? PLACES / W::BOXES : W::PAIRED ? P::Box::at(W::JOIN) * Halo::pitch(W::JOIN) : 0;
+  static constexpr int N = (SPAN + 7) / 8 * 8, BN = (N + 31) / 32 * 32;
+  static constexpr int FARTHEST = reach(0) * Halo::pitch(0) + reach(1) * Halo::pitch(1) + reach(2) * Halo::pitch(2) + reach(3) * Halo::pitch(3);
+  static constexpr int READ = (RESIDUES - 1) * Halo::product + (W::BOXES - 1) * SECOND + FARTHEST + N;  // one more than the last place read
+  static constexpr int ROOM = READ > PLACES ? READ : PLACES;
+  static_assert(N <= 256, "the widest instruction");
+
+  // From a pixel's place to that of the input under a tap of it.
+  static __device__ __forceinline__ constexpr int tap(int t) {
+    int residue = 0, places = 0;
+    for (int d = 0; d < 4; ++d) {
+      const int far = P::Kernel::index(t, d) * P::Dilation::at(d);
+      residue = residue * P::Stride::at(d) + far % P::Stride::at(d);
+      places += far / P::Stride::at(d) * Halo::pitch(d);
+    }
+    return residue * Halo::product + places;
+  }
+
+  // An input that is memory as it is lands in shared memory, a chunk of AHEAD pixels of each producer before it rounds the
+  // first of them; any other is computed in registers.
+  static constexpr bool DIRECT = P::b_direct && sizeof(scalar) == 4;
+  static constexpr int PIXELS = (PLACES + W::PRODUCERS - 1) / W::PRODUCERS;
+  static constexpr int AHEAD = DIRECT ? W::LAND * 1024 / (W::CHANNELS * 4 * W::PRODUCERS) : 1;
+  static constexpr bool WHOLE = P::CHANNELS % W::CHANNELS == 0;  // no chunk has too few channels
+
+  // Warpgroups that take boxes alternately take turns too: who waited for a slot before the other's box is in the ring
+  // could take the phase before last of its barrier for the one it needs.
+  static constexpr bool TURNS = !W::PAIRED || W::TURN > 0;
+  static constexpr int TURN = W::TURN > 0 ? W::TURN : 1;
+  static constexpr int TAPS = P::Kernel::product, BESIDE = W::TOGETHER ? InsideOf<P>::beside : 1;
+  static constexpr int HALO_BYTES = 2 * ROOM * 16, STREAMED = W::CHUNKS > 0 ? 0 : BESIDE * TAPS * TAP_BYTES;
+  static constexpr int SLOT_BYTES = (HALO_BYTES + 127) / 128 * 128 + STREAMED;
+  static constexpr int KEPT_BYTES = W::CHUNKS * BESIDE * TAPS * TAP_BYTES;
+  static constexpr bool FRAGMENTS = BESIDE == 1 && fragmentary<Halo, P>();
+  static constexpr int STAGE_PITCH = BESIDE > 1 ? beside_pitch(BESIDE * N) : (BN + 23) / 32 * 32 + 8, STAGE_BYTES = FRAGMENTS ? 0 : W::CONSUMERS / 32 * 4 * STAGE_PITCH * 4;
+  static constexpr int shared_bytes = KEPT_BYTES + W::SLOTS * SLOT_BYTES + STAGE_BYTES + W::LAND * 1024 + (2 * W::SLOTS + 1) * 8 + 112;
+};
+
+#if CRUCIBLE_HAS_WGMMA
+// Tiles of a block: boxes, or several side by side, of one sample after another, always with the same weights. Their places are counted
+// in digits, the sample first, so that no step divides.
+template <class W, class P>
+struct PairTiles {
+  using H = Pair<W, P>;
+  Index group, tile_m, left;  // left: tiles to come, this one included
+  Index numbers[4], at[5], step[5];
+
+  __device__ __forceinline__ explicit PairTiles(const P& p) {
+    const Index tiles = (p.rows() + PAIR_ROWS - 1) / PAIR_ROWS, kinds = tiles * (p.groups() / H::BESIDE);
+    const Index kind = static_cast<Index>(blockIdx.x) % kinds;
+    group = kind / tiles * H::BESIDE, tile_m = kind % tiles;
+    Index first = static_cast<Index>(blockIdx.x) / kinds, by = static_cast<Index>(gridDim.x) / kinds;
+    Index count = samples(p);
+#pragma unroll
+    for (int d = 0; d < 4; ++d) numbers[d] = (p.extent(d) - 1) / H::box(d) + 1, count *= numbers[d];
+    left = first < count ? (count - first - 1) / by + 1 : 0;
+#pragma unroll
+    for (int d = 3; d >= 0; --d) {
+      at[d + 1] = first % numbers[d], step[d + 1] = by % numbers[d];
+      first /= numbers[d], by /= numbers[d];
+    }
+    at[0] = first, step[0] = by;
+  }
+  __device__ __forceinline__ void next() {
+    Index carry = 0;
+#pragma unroll
+    for (int d = 3; d >= 0; --d) {
+      at[d + 1] += step[d + 1] + carry;
+      carry = at[d + 1] >= numbers[d];
+      if (carry) at[d + 1] -= numbers[d];
+    }
+    at[0] += step[0] + carry;
+    --left;
+  }
+  static __device__ __forceinline__ Index samples(const P& p) {
+    const Index all = p.batches() / p.groups();
+    return W::SAMPLES ? (all + W::BOXES - 1) / W::BOXES : all;
+  }
+  // Of one of its boxes, and whether it exists.
+  __device__ __forceinline__ Index batch(const P& p, int which) const {
+    return (W::SAMPLES ? at[0] * W::BOXES + which : at[0]) * p.groups() + group;
+  }
+  __device__ __forceinline__ bool exists(const P& p, int which) const { return !W::SAMPLES || batch(p, which) < p.batches(); }
+  __device__ __forceinline__ Index first(int d) const { return at[d + 1] * H::box(d); }
+};
+
+// Whether what a warp has put away, of which each lane knows its largest number, is more than half can hold.
+__device__ __forceinline__ bool watched(float& largest) {
+  const unsigned most = __reduce_max_sync(0xffffffffu, __float_as_uint(largest));
+  // A few numbers alone may be small.
+  const bool small = most < __float_as_uint(HALF_SMALL) && most != 0 && __popc(__ballot_sync(0xffffffffu, largest > 0.0f)) > 3;
+  largest = 0.0f;
+  return small || most > __float_as_uint(HALF_LIMIT);
+}
+
+// 16 bytes of channels. In kind Half they are scaled, and the largest number so far is noted.
+template <Operands kind>
+__device__ __forceinline__ uint4 round_unit(float* x, float by, float& largest) {
+  if constexpr (kind == Operands::Tf32) {
+    return make_uint4(round_tf32(x[0]), round_tf32(x[1]), round_tf32(x[2]), round_tf32(x[3]));
+  } else if constexpr (kind == Operands::Half) {
+#pragma unroll
+    for (int e = 0; e < 8; ++e) {
+      x[e] *= by;
+      largest = fmaxf(largest, fabsf(x[e]));
+    }
+    return make_uint4(pack_half(x[0], x[1]), pack_half(x[2], x[3]), pack_half(x[4], x[5]), pack_half(x[6], x[7]));
+  } else {
+    return make_uint4(pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7]));
+  }
+}
+
+// A channel that is small everywhere may have large weights: raises the flag.
+template <int THREADS, class P>
+__device__ __forceinline__ void small_channels(const Packed& packed, int thread, float by) {
+  for (Index c = static_cast<Index>(thread); c < P::CHANNELS; c += THREADS) {
+    const float most = __int_as_float(packed.channels[c]) * by;
+    if (most > 0 && most < HALF_SMALL) *packed.again = 1;
+  }
+}
+
+// Of a phase without taps.
+template <int COUNT>
+__device__ __forceinline__ void clear(float (&sums)[COUNT]) {
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) sums[i] = 0.0f;
+}
+
+// The exponents that unscale a lane's two rows of a warp's 16.
+struct Exponents {
+  int of[2];
+  __device__ __forceinline__ Exponents(const int* rows, int scale) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) of[h] = -scale - rows[h * 8 + static_cast<int>(threadIdx.x) % 32 / 4];
+  }
+};
+template <int EIGHTS, int COUNT>
+__device__ __forceinline__ void unscale(float (&sums)[COUNT], const Exponents& exponents) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int e = exponents.of[h], e1 = e < -126 ? -126 : e < 127 ? e : 127;
+    const float f = power_of_two(e1);
+#pragma unroll
+    for (int j = 0; j < EIGHTS; ++j) sums[4 * j + 2 * h] *= f, sums[4 * j + 2 * h + 1] *= f;
+    if (__any_sync(0xffffffffu, e != e1)) {
+#pragma unroll 1
+      for (int left = e - e1; __any_sync(0xffffffffu, left != 0);) {
+        const int step = left < -126 ? -126 : left < 127 ? left : 127;
+        const float g = power_of_two(step);
+#pragma unroll
+        for (int j = 0; j < EIGHTS; ++j) sums[4 * j + 2 * h] *= g, sums[4 * j + 2 * h + 1] *= g;
+        left -= step;
+      }
+    }
+  }
+}
+
+// A chunk's weights of each phase; they lie so many bytes apart.
+template <class H>
+__device__ __forceinline__ void copy_weights(unsigned to, const unsigned char* weights, int64_t further, int chunk, unsigned come) {
+  constexpr int BYTES = H::TAPS * TAP_BYTES;
+#pragma unroll
+  for (int b = 0; b < H::BESIDE; ++b) bulk_copy(to + b * BYTES, weights + b * further + int64_t(chunk) * BYTES, BYTES, come);
+}
+
+// Places behind the halo that are read with it, for sums that nobody wants, have zeros: what lay there before may be anything.
+template <int PLANES, class W, class P>
+__device__ __forceinline__ void clear_behind(unsigned char* slot, int thread) {
+  using H = Pair<W, P>;
+  constexpr int BEHIND = H::ROOM - H::PLACES;
+  if constexpr (BEHIND > 0)
+    for (int i = thread; i < PLANES * BEHIND; i += W::PRODUCERS)
+      *reinterpret_cast<uint4*>(slot + (i / BEHIND * H::ROOM + H::PLACES + i % BEHIND) * 16) = make_uint4(0, 0, 0, 0);
+}
+
+template <class W, class P>
+struct PairProducer {
+  using H = Pair<W, P>;
+  const P& p;
+  PairTiles<W, P> tiles;  // of what is asked for,
+  Index chunk;            // and of its channels
+  float* landing;         // this thread's
+  float by;
+  typename P::BAt at[H::PIXELS];
+  float largest[2];
+
+  static __device__ __forceinline__ int thread() { return static_cast<int>(threadIdx.x) - W::CONSUMERS; }
+
+  __device__ __forceinline__ void place() {
+#pragma unroll
+    for (int i = 0; i < H::PIXELS; ++i) {
+      int q = thread() + i * W::PRODUCERS;
+      const int which = W::SAMPLES && q >= H::SECOND;
+      if (which) q -= H::SECOND;
+      const int residue = H::RESIDUES == 1 ? 0 : q / H::Halo::product, in = H::RESIDUES == 1 ? q : q % H::Halo::product;
+      Index pixel[4];
+      bool inside = q < (W::SAMPLES ? H::SECOND : H::PLACES) && tiles.left > 0 && tiles.exists(p, which);
+#pragma unroll
+      for (int d = 0; d < 4; ++d) {
+        const int h = H::Halo::index(in, d) * P::Stride::at(d) + P::Stride::index(residue, d);
+        if (H::RESIDUES > 1) inside = inside && h < H::halo(d);
+        pixel[d] = tiles.first(d) * P::Stride::at(d) + P::Shift::at(d) + h;
+      }
+      at[i] = p.b_at(tiles.batch(p, inside ? which : 0), pixel[0], pixel[1], pixel[2], pixel[3]);
+      at[i].inside &= inside;
+    }
+  }
+  // To the next chunk, and the next tile after the last; after the last of all nothing is there.
+  __device__ __forceinline__ void next(int chunks) {
+    if (++chunk < chunks) return;
+    chunk = 0;
+    if (tiles.left > 1)
+      tiles.next();
+    else
+      tiles.left = 0;
+    place();
+  }
+  // A chunk of one pixel, asked for (what is not there is zero) and taken.
+  __device__ __forceinline__ void ask(int pixel, int where) const {
+    const typename P::BAt& from = at[pixel];
+    float* const to = landing + where * (W::CHANNELS * W::PRODUCERS);
+#pragma unroll
+    for (int e = 0; e < W::CHANNELS; ++e) {
+      const bool there = H::WHOLE || chunk * W::CHANNELS + e < P::CHANNELS;
+      copy_async(to + e * W::PRODUCERS, p.b_from(from, there ? chunk * W::CHANNELS + e : P::CHANNELS - 1), from.inside && there);
+    }
+    commit_copies();
+  }
+  __device__ __forceinline__ void take(float (&v)[W::CHANNELS], int where) const {
+    const float* const from = landing + where * (W::CHANNELS * W::PRODUCERS);
+#pragma unroll
+    for (int e = 0; e < W::CHANNELS; ++e) v[e] = from[e * W::PRODUCERS];
+  }
+  // The same in one go.
+  __device__ __forceinline__ void compute(float (&v)[W::CHANNELS], int pixel) const {
+    const typename P::BAt& from = at[pixel];
+#pragma unroll
+    for (int e = 0; e < W::CHANNELS; ++e) {
+      const bool there = H::WHOLE || chunk * W::CHANNELS + e < P::CHANNELS;
+      const float x = static_cast<float>(p.b_in(from, there ? chunk * W::CHANNELS + e : P::CHANNELS - 1));
+      v[e] = from.inside && there ? x : 0.0f;
+    }
+  }
+  __device__ __forceinline__ void put(float (&v)[W::CHANNELS], int pixel, unsigned char* slot) {
+    const int q = thread() + pixel * W::PRODUCERS;
+#pragma unroll
+    for (int unit = 0; unit < 2; ++unit) {
+      const uint4 word = round_unit<W::kind>(v + unit * W::UNIT, by, largest[unit]);
+      if (q < H::PLACES) *reinterpret_cast<uint4*>(slot + (unit * H::ROOM + q) * 16) = word;
+    }
+  }
+  __device__ __forceinline__ bool watch() {
+    const bool first = watched(largest[0]), second = watched(largest[1]);
+    return first || second;
+  }
+};
+
+// The pixels of a box that a lane finishes: from the box's first to each, or to the first of a pool's window, in the output
+// and among the sums, and to the window itself.
+template <class W, class P>
+struct PairLanes {
+  using H = Pair<W, P>;
+  using Pixels = LanePixels<P, (P::Box::product + 31) / 32>;
+  static constexpr int EACH = Pixels::EACH, ROUNDS = Pixels::ROUNDS, TAKES = Pixels::TAKES;
+  Index to[ROUNDS], pooled[ROUNDS];
+  int from[ROUNDS];
+
+  __device__ __forceinline__ explicit PairLanes(const P& p) {
+#pragma unroll
+    for (int j = 0; j < ROUNDS; ++j) {
+      const int i = Pixels::pixel(j * TAKES);
+      to[j] = 0, from[j] = 0, pooled[j] = PoolOf<P>::pooled ? Pixels::pooled(p, j) : Index(0);
+#pragma unroll
+      for (int d = 0; d < 4; ++d) {
+        to[j] = to[j] * p.extent(d) + P::Box::index(i, d);
+        from[j] += P::Box::index(i, d) * H::Halo::pitch(d);
+      }
+      if (i >= P::Box::product) to[j] = 0, from[j] = 0;
+    }
+  }
+  // Neighbours of a window's row are read two at a time where each pair begins at an even place.
+  static __device__ __forceinline__ constexpr bool twos() {
+    for (int d = 0; d < 3; ++d)
+      if (P::Box::at(d) > 1 && H::Halo::pitch(d) % 2 != 0) return false;
+    return Pixels::Window::at(3) % 2 == 0;
+  }
+  __device__ __forceinline__ void read(float (&values)[EACH], const float* row) const {
+    constexpr int BY = twos() ? 2 : 1;
+#pragma unroll
+    for (int j = 0; j < EACH; j += BY) {
+      int at = from[j / TAKES];
+#pragma unroll
+      for (int d = 0; d < 4; ++d) at += Pixels::Window::index(j % TAKES, d) * H::Halo::pitch(d);
+      if constexpr (BY == 2) {
+        const float2 two = *reinterpret_cast<const float2*>(row + at);
+        values[j] = two.x, values[j + 1] = two.y;
+      } else {
+        values[j] = row[at];
+      }
+    }
+  }
+};
+
+// WHOLE: the box lies in the output with all its pixels.
+template <class W, class P, bool WHOLE>
+struct PairColumns {
+  using Lanes = PairLanes<W, P>;
+  using Pixels = typename Lanes::Pixels;
+  const P& p;
+  const Lanes& lanes;
+  const BoxPlace<P>& place;
+  Index base, pools, tile;
+  int count;
+  unsigned exists = 0;
+
+  __device__ __forceinline__ PairColumns(const P& functor, const Lanes& places, const BoxPlace<P>& of, Index box)
+      : p(functor), lanes(places), place(of), base(0), pools(PoolOf<P>::pooled ? Pixels::first_pooled(p, place) : Index(0)), tile(box),
+        count(WHOLE ? P::Box::product : place.count()) {
+#pragma unroll
+    for (int d = 0; d < 4; ++d) base = base * p.extent(d) + place.first[d];
+#pragma unroll
+    for (int j = 0; j < Lanes::EACH; ++j)
+      if (!WHOLE) exists |= unsigned(place.exists(Pixels::pixel(j))) << j;
+  }
+  __device__ __forceinline__ bool valid(int, int j) const {
+    const int round = j / Lanes::TAKES;
+    if (WHOLE) return (round + 1) * 32 <= Pixels::Windows::product || Pixels::window(round) < Pixels::Windows::product;
+    return exists >> j & 1u;
+  }
+  __device__ __forceinline__ Index column(int, int j) const {
+    if (!PoolOf<P>::pooled) return base + lanes.to[j];
+    Index at = 0;
+#pragma unroll
+    for (int d = 0; d < 4; ++d) at = at * p.extent(d) + Pixels::Window::index(j % Lanes::TAKES, d);
+    return base + lanes.to[j / Lanes::TAKES] + at;
+  }
+  // The pixel of a column that exists, else the box's first.
+  __device__ __forceinline__ Index pixel(int r, int j, int d) const {
+    return place.first[d] + (P::Box::at(d) > 1 && valid(r, j) ? P::Box::index(Pixels::pixel(j), d) : 0);
+  }
+  __device__ __forceinline__ bool whole(int round) const {
+    constexpr unsigned all = 0xffffffffu >> (32 - Lanes::TAKES);
+    return WHOLE ? valid(0, round * Lanes::TAKES) : (exists >> round * Lanes::TAKES & all) == all;
+  }
+  __device__ __forceinline__ Index pooled(int round) const { return pools + lanes.pooled[round]; }
+};
+
+// Four of a warp's 16 rows, part + 2 h, to shared memory, from where neighbouring lanes can read neighbouring pixels.
+template <int N, int PITCH, int COUNT>
+__device__ __forceinline__ void stage_rows(const float (&sums)[COUNT], int h, int part, float* stage) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  __syncwarp();
+  if (lane / 16 == part) {
+#pragma unroll
+    for (int j = 0; j < N / 8; ++j)
+      *reinterpret_cast<float2*>(stage + lane % 16 / 4 * PITCH + j * 8 + lane % 4 * 2) =
+          make_float2(sums[4 * j + 2 * h], sums[4 * j + 2 * h + 1]);
+  }
+  __syncwarp();
+}
+
+// One warp's 16 rows of a box.
+template <class W, bool WHOLE, class P, int COUNT>
+__device__ __forceinline__ void finish_box(const P& p, Index z, Index first, Index box, const BoxPlace<P>& place,
+                                           const PairLanes<W, P>& lanes, const float (&sums)[COUNT], float* stage) {
+  using H = Pair<W, P>;
+  constexpr int EACH = PairLanes<W, P>::EACH, ROWS = EACH > 8 ? 1 : EACH > 5 && P::statistics ? 2 : 4;  // as many as there are registers for
+  const Index rows = p.rows();
+  const PairColumns<W, P, WHOLE> columns(p, lanes, place, box);
+  // Registers must be known beforehand, so each eight rows have their own code.
+#pragma unroll
+  for (int h = 0; h < 2; ++h)
+#pragma unroll 1
+    for (int part = 0; part < 2; ++part) {
+      stage_rows<H::N, H::STAGE_PITCH>(sums, h, part, stage);
+#pragma unroll 1
+      for (int r = 0; r < 4; r += ROWS) {
+        float values[ROWS][EACH];
+#pragma unroll
+        for (int i = 0; i < ROWS; ++i) lanes.read(values[i], stage + (r + i) * H::STAGE_PITCH);
+        const Index m = first + h * 8 + part * 4 + r;
+        if (m < rows) finish_values(p, z, m, rows, columns, 0, values);
+      }
+    }
+}
+#endif
+
+#if CRUCIBLE_HAS_WGMMA
+// The columns of a box of several phases that a lane finishes, the phases of a pixel beside each other: every 32nd.
+template <class Halo, class P>
+struct BesideColumns {
+  using Several = void;
+  using Box = typename P::Box;
+  static constexpr int BESIDE = InsideOf<P>::beside, EACH = (BESIDE * Box::product + 31) / 32;
+  static constexpr bool LINE = Box::product == Box::at(3), KNOWS = RaggedOf<P>::alike;
+  static_assert(Box::product < 256 && EACH <= 32, "a byte for each number of a pixel, a bit for each column");
+  const BoxPlace<P>& place;
+  Index tile;
+  int count;
+  unsigned exists = 0, pixels[LINE ? 1 : EACH];  // four bytes each
+
+  static __device__ __forceinline__ int at(int j) { return static_cast<int>(threadIdx.x) % 32 + j * 32; }
+  static __device__ __forceinline__ int number(int j) {
+    return 32 % BESIDE == 0 ? static_cast<int>(threadIdx.x) % 32 / BESIDE + j * (32 / BESIDE) : at(j) / BESIDE;
+  }
+  __device__ __forceinline__ BesideColumns(const P& p, Index z, const BoxPlace<P>& of, Index box) : place(of), tile(box) {
+#pragma unroll
+    for (int j = 0; j < EACH; ++j) {
+      if (!LINE) pixels[j] = Box::index(number(j), 0) | Box::index(number(j), 1) << 8 | Box::index(number(j), 2) << 16 | Box::index(number(j), 3) << 24;
+      bool there = place.exists(number(j));
+      if constexpr (RaggedOf<P>::ragged && KNOWS)
+        there = there && p.exists_at(z + further(j), 0, of.first[0] + in(j, 0), of.first[1] + in(j, 1), of.first[2] + in(j, 2), of.first[3] + in(j, 3));
+      exists |= unsigned(there) << j;
+    }
+    count = P::statistics ? static_cast<int>(__reduce_add_sync(0xffffffffu, __popc(exists))) : 0;
+  }
+  // Which of the phases it is, its pixel, and where it is staged.
+  static __device__ __forceinline__ Index further(int j) { return 32 % BESIDE == 0 ? static_cast<int>(threadIdx.x) % BESIDE : at(j) % BESIDE; }
+  __device__ __forceinline__ int in(int j, int d) const { return LINE ? (d == 3 ? number(j) : 0) : static_cast<int>(pixels[j] >> 8 * d & 255u); }
+  __device__ __forceinline__ int from(int j) const {
+    int place_in = 0;
+#pragma unroll
+    for (int d = 0; d < 4; ++d) place_in += in(j, d) * Halo::pitch(d);
+    return (number(j) < Box::product ? place_in : 0) * BESIDE + static_cast<int>(further(j));
+  }
+  __device__ __forceinline__ bool valid(int, int j) const { return exists >> j & 1u; }
+  __device__ __forceinline__ Index column(int, int) const { return 0; }
+  __device__ __forceinline__ Index pixel(int r, int j, int d) const {
+    return place.first[d] + (Box::at(d) > 1 && (!P::reads || valid(r, j)) ? in(j, d) : 0);
+  }
+};
+
+// One warp's 16 rows of a box, of so many phases from batch z on.
+template <class Halo, int PITCH, class P, int BESIDE, int COUNT>
+__device__ __forceinline__ void finish_beside(const P& p, Index z, Index first, Index box, const BoxPlace<P>& place,
+                                              const float (&sums)[BESIDE][COUNT], float* stage) {
+  using Columns = BesideColumns<Halo, P>;
+  constexpr int EACH = Columns::EACH, ROWS = EACH > 8 ? 1 : EACH > 4 ? 2 : 4;
+  static_assert(!P::statistics || P::group == 0, "statistics are of all columns");
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const Index rows = p.rows();
+  const Columns columns(p, z, place, box);
+#pragma unroll
+  for (int h = 0; h < 2; ++h)
+#pragma unroll 1
+    for (int part = 0; part < 2; ++part) {
+      __syncwarp();
+      if (lane / 16 == part) {
+        float* const to = stage + lane % 16 / 4 * PITCH + lane % 4 * (2 * BESIDE);
+#pragma unroll
+        for (int j = 0; j < COUNT / 4; ++j)
+          if constexpr (BESIDE == 2) {
+            *reinterpret_cast<float4*>(to + j * 16) =
+                make_float4(sums[0][4 * j + 2 * h], sums[1][4 * j + 2 * h], sums[0][4 * j + 2 * h + 1], sums[1][4 * j + 2 * h + 1]);
+          } else {
+#pragma unroll
+            for (int b = 0; b < BESIDE; ++b)
+              to[j * 8 * BESIDE + b] = sums[b][4 * j + 2 * h], to[(j * 8 + 1) * BESIDE + b] = sums[b][4 * j + 2 * h + 1];
+          }
+      }
+      __syncwarp();
+#pragma unroll 1
+      for (int r = 0; r < 4; r += ROWS) {
+        float values[ROWS][EACH];
+#pragma unroll
+        for (int i = 0; i < ROWS; ++i)
+#pragma unroll
+          for (int j = 0; j < EACH; ++j) values[i][j] = stage[(r + i) * PITCH + columns.from(j)];
+        const Index m = first + h * 8 + part * 4 + r;
+        if (m >= rows) continue;
+        finish_values(p, z, m, rows, columns, 0, values);
+        // The first phase's statistics are those of all.
+        if constexpr (P::statistics)
+          for (int i = lane; i < ROWS * (BESIDE - 1); i += 32)
+            if (m + i % ROWS < rows) p.sink(z + 1 + i / ROWS, m + i % ROWS, box, 0, 0, 0);
+      }
+    }
+}
+
+// One of a tile's boxes, by its number and its batch, if there is such a box.
+template <class W, class P>
+struct PairBox {
+  Index box = 0, z, first;
+  bool there;
+  __device__ __forceinline__ PairBox(const P& p, const PairTiles<W, P>& tiles, int which)
+      : z(tiles.batch(p, W::SAMPLES ? which : 0)), first(tiles.tile_m * PAIR_ROWS + static_cast<int>(threadIdx.x) / 32 % 4 * 16),
+        there(tiles.exists(p, which)) {
+#pragma unroll
+    for (int d = 0; d < 4; ++d) {
+      const Index n = (p.extent(d) - 1) / P::Box::at(d) + 1;
+      const Index i = tiles.at[d + 1] * (d == W::JOIN ? W::BOXES : 1) + (d == W::JOIN ? which : 0);
+      there = there && i < n;
+      box = box * n + i;
+    }
+  }
+};
+
+// One warp's 16 rows of it.
+template <class W, class P, int COUNT>
+__device__ __forceinline__ void finish_pair(const P& p, const PairTiles<W, P>& tiles, int which, const Exponents& exponents,
+                                            const PairLanes<W, P>& lanes, float (&sums)[COUNT], float* stage) {
+  using H = Pair<W, P>;
+  const PairBox<W, P> of(p, tiles, which);
+  if (!of.there) return;
+  const Index z = of.z, first = of.first, box = of.box;
+  if constexpr (W::kind == Operands::Half || W::kind == Operands::Split) unscale<H::N / 8>(sums, exponents);
+  const BoxPlace<P> place(p, box);
+  if constexpr (H::FRAGMENTS)
+    finish_box_fragments<typename H::Halo>(p, z, first, box, place, sums);
+  else if (place.count() == P::Box::product)
+    finish_box<W, true>(p, z, first, box, place, lanes, sums, stage);
+  else
+    finish_box<W, false>(p, z, first, box, place, lanes, sums, stage);
+}
+
+// What the consumers do: products of one tile after another, and what becomes of them. `here` are weights that stay.
+template <class W, class P>
+__device__ __forceinline__ void multiply_pairs(const P& p, const Packed& packed, PairTiles<W, P>& tiles, const unsigned char* here,
+                                               unsigned char* ring, unsigned char* stages, unsigned full, unsigned empty, unsigned kept,
+                                               int warp) {
+  using H = Pair<W, P>;
+  constexpr int GROUPS = W::CONSUMERS / 128;
+  const int which = warp / 4, lane = static_cast<int>(threadIdx.x) % 32, next = which + 1 < GROUPS ? which + 1 : 0;
+  const int chunks = static_cast<int>((P::CHANNELS + W::CHANNELS - 1) / W::CHANNELS);
+  float sums[H::BESIDE][H::N / 2];
+  if (W::CHUNKS > 0) barrier_wait(kept, 0);
+  int slot = 0;
+  unsigned parity = 0;
+  if (H::TURNS && next == 0) turn_give(1);
+  float* const stage = reinterpret_cast<float*>(stages) + warp * 4 * H::STAGE_PITCH;
+  const PairLanes<W, P> lanes(p);
+  Taps<P> taps[H::BESIDE];
+#pragma unroll
+  for (int b = 0; b < H::BESIDE; ++b) taps[b] = Taps<P>(p, tiles.group + b);
+  const auto exponents = [&](int b) {
+    return Exponents(packed.rows + ((tiles.group + b) * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + tiles.tile_m) * PAIR_ROWS + warp % 4 * 16,
+                     W::kind == Operands::Half ? packed.input() : 0);
+  };
+  const Exponents own = exponents(0);
+  int number = 0;
+#pragma unroll 1
+  for (; tiles.left > 0; tiles.next(), ++number) {
+    if (!W::PAIRED && number % 2 != which) {
+      // The other warpgroup's box.
+      slot += chunks;
+      while (slot >= W::SLOTS) slot -= W::SLOTS, parity ^= 1;
+      continue;
+    }
+    int before = -1;
+#pragma unroll 1
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      if (H::TURNS && (W::PAIRED ? chunk % H::TURN == 0 : chunk == 0)) turn_wait(1 + which);
+      barrier_wait(full + slot * 8, parity);
+      const unsigned halo = shared_address(ring) + slot * H::SLOT_BYTES;
+      const uint64_t b = lines_at(halo + which * H::SECOND * 16, H::ROOM * 16);
+      const uint64_t a = lines_at(W::CHUNKS > 0 ? shared_address(here) + chunk * H::BESIDE * H::TAPS * TAP_BYTES
+                                                    : halo + (H::SLOT_BYTES - H::STREAMED), TAP_BYTES / 2);
+      wgmma_begin();
+#pragma unroll
+      for (int g = 0; g < H::BESIDE; ++g)
+#pragma unroll
+        for (int t = 0; t < H::TAPS; ++t)
+          if (taps[g].has(t))
+            Wgmma<H::N, W::kind>::multiply(sums[g], a + (g * H::TAPS + t) * (TAP_BYTES / 16), b + H::tap(t), taps[g].first(t) ? chunk > 0 : 1);
+      wgmma_end();
+      const bool over = chunk + 1 == chunks || (W::PAIRED && W::TURN > 0 && (chunk + 1) % H::TURN == 0);
+      if (H::TURNS && over) turn_give(1 + next);
+      // A slot is free when its products are done: while the next ones run, or when the turn is over.
+      if (over)
+        wgmma_wait<0>();
+      else
+        wgmma_wait<1>();
+      if (lane == 0 && before >= 0) barrier_arrive(empty + before * 8);
+      if (lane == 0 && over) barrier_arrive(empty + slot * 8);
+      before = over ? -1 : slot;
+      if (++slot == W::SLOTS) slot = 0, parity ^= 1;
+    }
+    wgmma_wait<0>();
+#pragma unroll
+    for (int b = 0; b < H::BESIDE; ++b) {
+      settle(sums[b]);
+      if (taps[b].none()) clear(sums[b]);
+    }
+    if constexpr (H::BESIDE > 1) {
+      const PairBox<W, P> of(p, tiles, which);
+      if (!of.there) continue;
+      if constexpr (W::kind == Operands::Half)
+#pragma unroll
+        for (int b = 0; b < H::BESIDE; ++b) unscale<H::N / 8>(sums[b], b == 0 ? own : exponents(b));
+      finish_beside<typename H::Halo, H::STAGE_PITCH>(p, of.z, of.first, of.box, BoxPlace<P>(p, of.box), sums, stage);
+    } else {
+      finish_pair<W>(p, tiles, which, own, lanes, sums[0], stage);
+    }
+  }
+  if (H::TURNS && which == (W::PAIRED ? 0 : number % 2)) turn_wait(1 + which);
+}
+#endif
+
+// FLAGGED: only where the flag is raised.
+template <class W, bool FLAGGED, class P>
+__global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_constant__ P p, void* workspace) {
+  extern __shared__ __align__(128) unsigned char pair_shared[];
+#if CRUCIBLE_HAS_WGMMA
+  using H = Pair<W, P>;
+  const Packed packed(p, workspace);
+  if (FLAGGED && *packed.again == 0) return;
+  // Through a shuffle, so that the compiler knows that a warp agrees on it: else it lines up the matrix instructions.
+  const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0), lane = static_cast<int>(threadIdx.x) % 32;
+  unsigned char* const ring = pair_shared + H::KEPT_BYTES;
+  unsigned char* const stages = ring + W::SLOTS * H::SLOT_BYTES;
+  const unsigned full = shared_address(stages + H::STAGE_BYTES + W::LAND * 1024), empty = full + W::SLOTS * 8, kept = empty + W::SLOTS * 8;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < W::SLOTS; ++i) {
+      barrier_init(full + i * 8, W::PRODUCERS / 32 + (W::CHUNKS > 0 ? 0 : 1));
+      barrier_init(empty + i * 8, W::CONSUMERS / (W::PAIRED ? 32 : 64));
+    }
+    barrier_init(kept, 1);
+    barrier_inits_done();
+  }
+  __syncthreads();
+
+  PairTiles<W, P> tiles(p);
+  const int chunks = static_cast<int>((P::CHANNELS + W::CHANNELS - 1) / W::CHANNELS);
+  const int64_t rows = (p.rows() + PAIR_ROWS - 1) / PAIR_ROWS, each = int64_t(chunks) * H::TAPS * TAP_BYTES, further = rows * each;
+  const unsigned char* const weights = packed.weights<W>() + (tiles.group * rows + tiles.tile_m) * each;
+
+  if (warp >= W::CONSUMERS / 32) {
+    registers_down<80>();
+    PairProducer<W, P> from{p, tiles, 0, reinterpret_cast<float*>(stages + H::STAGE_BYTES) + (threadIdx.x - W::CONSUMERS),
+                            W::kind == Operands::Half ? power_of_two(packed.input()) : 1.0f};
+    if (W::CHUNKS > 0 && threadIdx.x == W::CONSUMERS) {
+      barrier_expect(kept, H::KEPT_BYTES);
+      for (int i = 0; i < W::CHUNKS; ++i) copy_weights<H>(shared_address(pair_shared) + i * H::BESIDE * H::TAPS * TAP_BYTES, weights, further, i, kept);
+    }
+    if (W::kind == Operands::Half && blockIdx.x == 0)
+      small_channels<W::PRODUCERS, P>(packed, static_cast<int>(threadIdx.x) - W::CONSUMERS, from.by);
+    from.largest[0] = from.largest[1] = 0.0f;
+    for (int i = 0; i < W::SLOTS; ++i) clear_behind<2, W, P>(ring + i * H::SLOT_BYTES, from.thread());
+    if (tiles.left > 0) {
+      from.place();
+      if constexpr (H::DIRECT) {
+#pragma unroll
+        for (int i = 0; i < H::AHEAD; ++i) {
+          from.ask(i % H::PIXELS, i);
+          if (i % H::PIXELS + 1 == H::PIXELS) from.next(chunks);
+        }
+      }
+    }
+    int slot = 0, landed = 0;
+    unsigned parity = 1;
+    bool bad = false;
+#pragma unroll 1
+    for (; tiles.left > 0; tiles.next())
+#pragma unroll 1
+      for (int chunk = 0; chunk < chunks; ++chunk) {
+        unsigned char* const to = ring + slot * H::SLOT_BYTES;
+        barrier_wait(empty + slot * 8, parity);
+        if (W::CHUNKS == 0 && threadIdx.x == W::CONSUMERS) {
+          barrier_expect(full + slot * 8, H::STREAMED);
+          copy_weights<H>(shared_address(to) + (H::SLOT_BYTES - H::STREAMED), weights, further, chunk, full + slot * 8);
+        }
+#pragma unroll
+        for (int i = 0; i < H::PIXELS; ++i) {
+          float v[W::CHANNELS];
+          if constexpr (H::DIRECT) {
+            wait_copies<H::AHEAD - 1>();
+            from.take(v, landed);
+            from.put(v, i, to);
+            from.ask((i + H::AHEAD) % H::PIXELS, landed);
+            if ((i + H::AHEAD) % H::PIXELS + 1 == H::PIXELS) from.next(chunks);
+            if (++landed == H::AHEAD) landed = 0;
+          } else {
+            from.compute(v, i);
+            from.put(v, i, to);
+            if (i + 1 == H::PIXELS) from.next(chunks);
+          }
+        }
+        publish();
+        __syncwarp();
+        if (lane == 0) barrier_arrive(full + slot * 8);
+        if constexpr (W::kind == Operands::Half) bad |= from.watch();
+        if (++slot == W::SLOTS) slot = 0, parity ^= 1;
+      }
+    if (W::kind == Operands::Half && bad && lane == 0) *packed.again = 1;
+  } else {
+    registers_up<176>();
+    multiply_pairs<W>(p, packed, tiles, pair_shared, ring, stages, full, empty, kept, warp);
+  }
+#endif
+}
+
+#ifndef __CUDACC_RTC__
+template <class W, bool FLAGGED, class P>
+cudaError_t launch_pairs(const P& p, void* workspace, int processors, cudaStream_t stream) {
+  using H = Pair<W, P>;
+  const int64_t kinds = p.groups() / H::BESIDE * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS);
+  const int64_t blocks = processors >= kinds ? processors / kinds * kinds : kinds;
+  const cudaError_t refused = allow_shared(pair_kernel<W, FLAGGED, P>, H::shared_bytes);
+  if (refused != cudaSuccess) return refused;
+  pair_kernel<W, FLAGGED><<<static_cast<unsigned>(blocks), W::threads, H::shared_bytes, stream>>>(p, workspace);
+  return cudaGetLastError();
+}
+
+// W is for the launch, Again (if not void) for the second one that does what W could not.
+template <class W, class Again, class P>
+cudaError_t launch_warpgroups(const P& p, void* workspace, cudaStream_t stream) {
+  if (p.batches() == 0 || p.rows() == 0 || box_count(p) == 0) return cudaSuccess;
+  int processors = 0;
+  cudaError_t refused = pack_rows<W>(p, workspace, &processors, stream);
+  if (refused == cudaSuccess) refused = launch_pairs<W, false>(p, workspace, processors, stream);
+  if constexpr (W::kind == Operands::Half) {
+    if (refused == cudaSuccess) refused = launch_pairs<Again, true>(p, workspace, processors, stream);
+  }
+  return refused;
+}
+#endif
+
+}  // namespace crucible
+#endif  // CRUCIBLE_HOPPER
+
+// Convolutions on Hopper's tensor cores whose weights fit in shared memory: a block marches down a strip of the output.
+//
+// A block keeps the weights of 64 output channels and owns a strip, P::Box::at(3) columns, of one plane after another. It
+// reads each line of the input under its strip once: two warps copy it to landing buffers, each eight channels at a time;
+// four others round it and store it as [8 channels][pixel][channel] in a ring of whole lines. Two or three warpgroups
+// take output lines in turn: for every tap one instruction for each 16 channels multiplies 64 output channels by the
+// strip's pixels. A tap is a shift in a line, or another line of the ring. While one warpgroup stores, another multiplies.
+// Phases whose elements lie beside each other are computed by the same warpgroup, one after another, and their sums go
+// through shared memory, from where whole lines of the output are stored.
+// For windows one wide in the first two dimensions, with strides of one, and an input that is memory as it is.
+// Operands: kinds Half and Native, as in window_wgmma.cuh; what half cannot hold is done again by that file's kernel.
+// Memory: 1.02 to 1.1 times the input, the output once, for each 64 output channels.
+
+#if CRUCIBLE_HOPPER
+namespace crucible {
+
+// WARPGROUPS that multiply, SLOTS lines in the ring, LANDINGS buffers, CHUNKS of 16 channels.
+template <int WARPGROUPS_, int SLOTS_, int LANDINGS_, int CHUNKS_, Operands kind_>
+struct Strips {
+  static constexpr Operands kind = kind_;
+  static constexpr int WARPGROUPS = WARPGROUPS_, SLOTS = SLOTS_, LANDINGS = LANDINGS_, CHUNKS = CHUNKS_;
+  static constexpr int CONSUMERS = WARPGROUPS * 128, ROUNDERS = 128, threads = CONSUMERS + 256;
+  // Registers of a thread that multiplies, and of any other.
+  static constexpr int UP = WARPGROUPS == 2 ? 176 : 120, DOWN = WARPGROUPS == 2 ? 80 : 56;
+  // Of the last four warps two load. Each has every second buffer, so that none mistakes a phase of another's for its own.
+  static constexpr int LOADERS = 2;
+  static_assert(LANDINGS % LOADERS == 0, "buffers are dealt evenly");
+  static constexpr int BM = PAIR_ROWS, UNIT = 8, CHANNELS = 16;
+};
+
+template <class W, class P>
+struct Strip {
+  // Eight pixels more than a strip owns, so that it can end where a sector of memory does.
+  static constexpr int N = P::Box::at(3) + 8, TAPS = P::Kernel::product, ACROSS = P::Kernel::at(3), DOWN = P::Kernel::at(2);
+  static constexpr int REACH = (DOWN - 1) * P::Dilation::at(2);  // lines under an output line, but one
+  static constexpr int GROUP = 16 / sizeof(scalar);              // pixels of one copy
+  // Lines land from a pixel on whose number is a multiple of GROUP.
+  static constexpr int LEAD = (P::Shift::at(3) % GROUP + GROUP) % GROUP;
+  static constexpr int PLACES = LEAD + N + (ACROSS - 1) * P::Dilation::at(3), LANDED = (PLACES + GROUP - 1) / GROUP * GROUP;
+  static constexpr int GROUPS = LANDED / GROUP, EACH = (GROUPS + 31) / 32;
+  static constexpr int UNITS = W::CHUNKS * 2, PAIRS = LANDED / 2, PAIRS_EACH = (PAIRS + 31) / 32;
+  static constexpr int UNIT_BYTES = LANDED * 16, SLOT_BYTES = UNITS * UNIT_BYTES;
+  static constexpr int LANDING_BYTES = W::UNIT * LANDED * static_cast<int>(sizeof(scalar));
+  // Phases of one convolution share the lines of its input, and their elements lie beside each other: a block has them all.
+  static constexpr int PHASES = InsideOf<P>::groups, PHASE_BYTES = W::CHUNKS * TAPS * TAP_BYTES, KEPT_BYTES = PHASES * PHASE_BYTES;
+  // Of these, those whose elements lie beside each other, and a warp's room for four rows of them.
+  static constexpr int BESIDE = InsideOf<P>::beside, STAGE_PITCH = beside_pitch(BESIDE * N);
+  static constexpr int STAGE_BYTES = BESIDE > 1 ? W::CONSUMERS / 32 * 4 * STAGE_PITCH * 4 : 0;
+  static constexpr int shared_bytes = KEPT_BYTES + W::SLOTS * SLOT_BYTES + W::LANDINGS * LANDING_BYTES + STAGE_BYTES +
+                                      (2 * W::SLOTS + 2 * W::LANDINGS + 1) * 8 + 112;
+  static_assert(P::Kernel::at(0) == 1 && P::Kernel::at(1) == 1 && P::Stride::product == 1, "a window that marches");
+  static_assert(P::Box::at(0) * P::Box::at(1) * P::Box::at(2) == 1 && P::Box::at(3) % 8 == 0, "a line");
+  static_assert(W::SLOTS > REACH + 1, "the lines under an output line, and the next");
+};
+
+// Kinds of blocks, by what they multiply with.
+template <class P>
+__host__ __device__ int64_t strip_kinds(const P& p) {
+  return p.groups() / InsideOf<P>::groups * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS);
+}
+
+#if CRUCIBLE_HAS_WGMMA
+// A block's output lines: stretches of neighbouring ones in one plane. Strips are numbered along an image first, so that
+// blocks beside each other work on neighbouring columns of the same lines.
+template <class P>
+struct Stretches {
+  int64_t lines, item, items, by, at = 0, end = 0;
+  Index strips, segments, strip = 0, group, tile_m;
+  // The stretch: its sample, its place, how many lines.
+  Index batch, outer[2], first, count;
+
+  __device__ __forceinline__ Stretches(const P& p, int segments_) : segments(static_cast<Index>(segments_)) {
+    const Index tiles = (p.rows() + PAIR_ROWS - 1) / PAIR_ROWS, kinds = static_cast<Index>(strip_kinds(p)), kind = static_cast<Index>(blockIdx.x) % kinds;
+    group = kind / tiles, tile_m = kind % tiles;
+    strips = (p.extent(3) - 1) / P::Box::at(3) + 1;
+    lines = static_cast<int64_t>(p.batches() / p.groups()) * p.extent(0) * p.extent(1) * p.extent(2);
+    items = static_cast<int64_t>(strips) * segments;
+    item = static_cast<int64_t>(blockIdx.x) / kinds, by = static_cast<int64_t>(gridDim.x) / kinds;
+  }
+  __device__ __forceinline__ bool next(const P& p) {
+    while (at >= end) {
+      if (item >= items) return false;
+      const int64_t segment = item / strips;
+      strip = static_cast<Index>(item % strips);
+      at = lines * segment / segments, end = lines * (segment + 1) / segments;
+      item += by;
+    }
+    const Index height = p.extent(2);
+    const int64_t plane = at / height, inner = p.extent(0) * p.extent(1);
+    first = static_cast<Index>(at - plane * height);
+    const Index sample = static_cast<Index>(inner == 1 ? plane : plane / inner), rest = static_cast<Index>(plane - sample * inner);
+    batch = sample * p.groups() + group, outer[0] = rest / p.extent(1), outer[1] = rest % p.extent(1);
+    count = static_cast<Index>(end - at < height - first ? end - at : height - first);
+    at += count;
+    return true;
+  }
+};
+
+// A warp that asks for the input, a line of eight channels at a time. Neighbouring pixels of a line are neighbours in
+// memory, and a channel is as far from the next as any.
+template <class W, class P>
+struct StripLoader {
+  using S = Strip<W, P>;
+  const P& p;
+  // Of a stretch: its sample and place; pixel 0 begins a group.
+  Index z, i0, i1, i3;
+  int across[S::EACH];  // bytes of each group that a line has
+  int64_t step;         // bytes from a channel to the next
+  int whole;            // bytes that one copy can have
+  // Of a line:
+  const char* at[S::EACH];  // the first pixel of each group, in the first channel
+  int bytes[S::EACH];       // of the group that are inside
+
+  static __device__ __forceinline__ int group(int i) { return static_cast<int>(threadIdx.x) % 32 + i * 32; }
+  __device__ __forceinline__ const char* first(Index i2, int i, Index channel) const {
+    return reinterpret_cast<const char*>(p.b_from(p.b_at(z, i0, i1, i2, i3 + group(i) * S::GROUP), channel));
+  }
+
+  // Pixel (0, 0, 0, 0) is inside, and whether another is each of its numbers says for itself.
+  __device__ __forceinline__ void begin() {
+    uintptr_t odd = 0;
+#pragma unroll
+    for (int i = 0; i < S::EACH; ++i) {
+      across[i] = 0;
+#pragma unroll
+      for (int e = 0; e < S::GROUP; ++e)
+        across[i] += p.b_at(z, 0, 0, 0, i3 + group(i) * S::GROUP + e).inside ? static_cast<int>(sizeof(scalar)) : 0;
+      step = first(0, i, P::CHANNELS > 1 ? 1 : 0) - first(0, i, 0);
+      if (across[i] > 0) odd |= reinterpret_cast<uintptr_t>(first(0, i, 0)) | static_cast<uintptr_t>(first(1, i, 0) - first(0, i, 0));
+      odd |= static_cast<uintptr_t>(step);
+    }
+    const unsigned common = __reduce_or_sync(0xffffffffu, static_cast<unsigned>(odd % 16));
+    whole = common == 0 ? 16 : common % 8 == 0 ? 8 : common % 4 == 0 ? 4 : 0;
+  }
+  __device__ __forceinline__ void place(Index i2) {
+    const bool there = p.b_at(z, i0, i1, i2, 0).inside;
+#pragma unroll
+    for (int i = 0; i < S::EACH; ++i) {
+      bytes[i] = there ? across[i] : 0, at[i] = first(i2, i, 0);
+      if (bytes[i] == 0) at[i] = reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(at[i]) / 16 * 16);
+    }
+  }
+  // Copies of SIZE bytes; `landed` counts each lane's.
+  template <int SIZE>
+  __device__ __forceinline__ void copy(int unit, unsigned char* landing, unsigned landed) const {
+#pragma unroll
+    for (int i = 0; i < S::EACH; ++i)
+      if (group(i) < S::GROUPS) {
+        const char* from = at[i] + step * (unit * W::UNIT);
+#pragma unroll
+        for (int e = 0; e < W::UNIT; ++e) {
+          const bool there = P::CHANNELS % W::CHANNELS == 0 || unit * W::UNIT + e < P::CHANNELS;
+#pragma unroll
+          for (int k = 0; k < 16; k += SIZE) {
+            const int left = there ? bytes[i] - k : 0;
+            copy_async_some<SIZE>(landing + (e * S::GROUPS + group(i)) * 16 + k, there ? from + k : at[i], left < 0 ? 0 : left < SIZE ? left : SIZE);
+          }
+          from += step;
+        }
+      }
+    copies_arrive(landed);
+  }
+  __device__ __forceinline__ void ask(Index i2, int unit, unsigned char* landing, unsigned landed) const {
+    if (whole == 16) {
+      copy<16>(unit, landing, landed);
+    } else if (whole == 8) {
+      copy<8>(unit, landing, landed);
+    } else if (whole == 4) {
+      copy<4>(unit, landing, landed);
+    } else {
+      if constexpr (sizeof(scalar) < 4) {
+#pragma unroll 1
+        for (int k = static_cast<int>(threadIdx.x) % 32; k < S::LANDED * W::UNIT; k += 32) {
+          const Index c = unit * W::UNIT + k / S::LANDED;
+          const typename P::BAt one = p.b_at(z, i0, i1, i2, i3 + k % S::LANDED);
+          reinterpret_cast<scalar*>(landing)[k] = one.inside && c < P::CHANNELS ? *p.b_from(one, c) : to_scalar(accum(0));
+        }
+      }
+      barrier_arrive(landed);
+    }
+  }
+};
+
+// A warp that rounds what has landed: two pixels of eight channels at a time.
+template <class W, class P>
+struct StripRounder {
+  using S = Strip<W, P>;
+  float by;
+  float largest = 0.0f;
+
+  // Eight lanes store 256 bytes: half of them begin with the second pixel, so that they share no bank.
+  __device__ __forceinline__ void put(uint4 first, uint4 second, unsigned char* to) const {
+    const bool swap = threadIdx.x & 4;
+    *reinterpret_cast<uint4*>(to + (swap ? 16 : 0)) = swap ? second : first;
+    *reinterpret_cast<uint4*>(to + (swap ? 0 : 16)) = swap ? first : second;
+  }
+  __device__ __forceinline__ void take(const scalar* landing, unsigned char* unit, unsigned free, unsigned slot, unsigned parity) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    if constexpr (W::kind == Operands::Half) {
+      float2 v[S::PAIRS_EACH][W::UNIT];
+#pragma unroll
+      for (int i = 0; i < S::PAIRS_EACH; ++i)
+#pragma unroll
+        for (int e = 0; e < W::UNIT; ++e)
+          if (lane + i * 32 < S::PAIRS)
+            v[i][e] = *reinterpret_cast<const float2*>(landing + e * S::LANDED + (lane + i * 32) * 2);
+          else
+            v[i][e] = make_float2(0.0f, 0.0f);
+      __syncwarp();
+      if (lane == 0) barrier_arrive(free);  // it fills again while this warp waits for the slot
+      barrier_wait(slot, parity);
+#pragma unroll
+      for (int i = 0; i < S::PAIRS_EACH; ++i) {
+#pragma unroll
+        for (int e = 0; e < W::UNIT; ++e) {
+          v[i][e].x *= by, v[i][e].y *= by;
+          largest = fmaxf(largest, fmaxf(fabsf(v[i][e].x), fabsf(v[i][e].y)));
+        }
+        const auto word = [&](int e, bool y) { return y ? pack_half(v[i][e].y, v[i][e + 1].y) : pack_half(v[i][e].x, v[i][e + 1].x); };
+        const uint4 first = make_uint4(word(0, false), word(2, false), word(4, false), word(6, false));
+        const uint4 second = make_uint4(word(0, true), word(2, true), word(4, true), word(6, true));
+        if (lane + i * 32 < S::PAIRS) put(first, second, unit + (lane + i * 32) * 32);
+      }
+    } else {
+      unsigned v[S::PAIRS_EACH][W::UNIT];  // two elements each
+#pragma unroll
+      for (int i = 0; i < S::PAIRS_EACH; ++i)
+#pragma unroll
+        for (int e = 0; e < W::UNIT; ++e)
+          v[i][e] = lane + i * 32 < S::PAIRS ? *reinterpret_cast<const unsigned*>(landing + e * S::LANDED + (lane + i * 32) * 2) : 0u;
+      __syncwarp();
+      if (lane == 0) barrier_arrive(free);
+      barrier_wait(slot, parity);
+#pragma unroll
+      for (int i = 0; i < S::PAIRS_EACH; ++i) {
+        const auto low = [&](int e) { return __byte_perm(v[i][e], v[i][e + 1], 0x5410); };
+        const auto high = [&](int e) { return __byte_perm(v[i][e], v[i][e + 1], 0x7632); };
+        if (lane + i * 32 < S::PAIRS)
+          put(make_uint4(low(0), low(2), low(4), low(6)), make_uint4(high(0), high(2), high(4), high(6)), unit + (lane + i * 32) * 32);
+      }
+    }
+  }
+};
+#endif
+
+template <class W, class P>
+__global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_constant__ P p, void* workspace, int segments) {
+  extern __shared__ __align__(128) unsigned char strip_shared[];
+#if CRUCIBLE_HAS_WGMMA
+  using S = Strip<W, P>;
+  const Packed packed(p, workspace);
+  const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0), lane = static_cast<int>(threadIdx.x) % 32;
+  unsigned char* const ring = strip_shared + S::KEPT_BYTES;
+  unsigned char* const landings = ring + W::SLOTS * S::SLOT_BYTES;
+  unsigned char* const stages = landings + W::LANDINGS * S::LANDING_BYTES;
+  const unsigned full = shared_address(stages + S::STAGE_BYTES), empty = full + W::SLOTS * 8;
+  const unsigned landed = empty + W::SLOTS * 8, free = landed + W::LANDINGS * 8, kept = free + W::LANDINGS * 8;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < W::SLOTS; ++i) {
+      barrier_init(full + i * 8, S::UNITS);
+      barrier_init(empty + i * 8, W::CONSUMERS / 32);
+    }
+    for (int i = 0; i < W::LANDINGS; ++i) {
+      barrier_init(landed + i * 8, 32);
+      barrier_init(free + i * 8, 1);
+    }
+    barrier_init(kept, 1);
+    barrier_inits_done();
+  }
+  __syncthreads();
+  Stretches<P> lines(p, segments);
+
+  if (warp >= (W::CONSUMERS + W::ROUNDERS) / 32) {
+    registers_down<W::DOWN>();
+    StripLoader<W, P> from{p};
+    const unsigned mine = warp - (W::CONSUMERS + W::ROUNDERS) / 32;
+    unsigned number = 0;  // of units of this block
+    while (mine < W::LOADERS && lines.next(p)) {
+      from.z = lines.batch, from.i0 = lines.outer[0], from.i1 = lines.outer[1];
+      from.i3 = lines.strip * P::Box::at(3) + P::Shift::at(3) - S::LEAD;
+      from.begin();
+#pragma unroll 1
+      for (Index l = 0; l < lines.count + S::REACH; ++l, number += S::UNITS) {
+        const Index line = lines.first + l + P::Shift::at(2);
+        from.place(line);
+#pragma unroll 1
+        for (unsigned unit = (mine + W::LOADERS - number % W::LOADERS) % W::LOADERS; unit < S::UNITS; unit += W::LOADERS) {
+          const unsigned n = number + unit, buffer = n % W::LANDINGS;
+          barrier_wait(free + buffer * 8, (n / W::LANDINGS & 1) ^ 1);
+          from.ask(line, static_cast<int>(unit), landings + buffer * S::LANDING_BYTES, landed + buffer * 8);
+        }
+      }
+    }
+  } else if (warp >= W::CONSUMERS / 32) {
+    registers_down<W::DOWN>();
+    if (threadIdx.x == W::CONSUMERS) {
+      barrier_expect(kept, S::KEPT_BYTES);
+      const int64_t tiles = (p.rows() + PAIR_ROWS - 1) / PAIR_ROWS;
+      for (int i = 0; i < S::PHASES * W::CHUNKS; ++i)
+        bulk_copy(shared_address(strip_shared) + i * S::TAPS * TAP_BYTES,
+                  packed.weights<W>() + ((lines.group + i / W::CHUNKS) * tiles + lines.tile_m) * S::PHASE_BYTES + i % W::CHUNKS * S::TAPS * TAP_BYTES,
+                  S::TAPS * TAP_BYTES, kept);
+    }
+    StripRounder<W, P> rounder{W::kind == Operands::Half ? power_of_two(packed.input()) : 1.0f};
+    if (W::kind == Operands::Half && blockIdx.x == 0) small_channels<W::ROUNDERS, P>(packed, static_cast<int>(threadIdx.x) - W::CONSUMERS, rounder.by);
+    const unsigned mine = warp - W::CONSUMERS / 32;
+    unsigned number = 0;  // of units of this block
+    int slot = 0;
+    unsigned parity = 1;
+    bool bad = false;
+    while (lines.next(p))
+#pragma unroll 1
+      for (Index l = 0; l < lines.count + S::REACH; ++l, number += S::UNITS) {
+#pragma unroll 1
+        for (unsigned unit = (mine + 4 - number % 4) % 4; unit < S::UNITS; unit += 4) {
+          const unsigned n = number + unit, buffer = n % W::LANDINGS;
+          barrier_wait(landed + buffer * 8, n / W::LANDINGS & 1);
+          rounder.take(reinterpret_cast<const scalar*>(landings + buffer * S::LANDING_BYTES), ring + slot * S::SLOT_BYTES + unit * S::UNIT_BYTES,
+                       free + buffer * 8, empty + slot * 8, parity);
+          publish();
+          __syncwarp();
+          if (lane == 0) barrier_arrive(full + slot * 8);
+          if constexpr (W::kind == Operands::Half) bad |= watched(rounder.largest);
+        }
+        if (++slot == W::SLOTS) slot = 0, parity ^= 1;
+      }
+    if (W::kind == Operands::Half && bad && lane == 0) *packed.again = 1;
+  } else {
+    registers_up<W::UP>();
+    const int which = warp / 4;
+    float sums[S::BESIDE][S::N / 2];
+    const uint64_t kept_at = lines_at(shared_address(strip_shared), TAP_BYTES / 2), b = lines_at(shared_address(ring) + S::LEAD * 16, S::UNIT_BYTES);
+    barrier_wait(kept, 0);
+    if (which == W::WARPGROUPS - 1) turn_give(1);
+    // Lines of the ring are counted from the block's first: `base` is that of the stretch's, and what lies before `released`
+    // this warp no longer needs. The warpgroups take phases of lines in turn, `done` counts their turns.
+    constexpr int TURNS = S::PHASES / S::BESIDE;
+    unsigned base = 0, released = 0, done = 0;
+    const auto acquire = [&](unsigned line) { barrier_wait(full + line % W::SLOTS * 8, line / W::SLOTS & 1); };
+    const auto release = [&](unsigned line) {
+      for (; released < line; ++released)
+        if (lane == 0) barrier_arrive(empty + released % W::SLOTS * 8);
+    };
+    while (lines.next(p)) {
+      const Index left = lines.strip * P::Box::at(3), rest = p.extent(3) - left;
+      const int there = rest < S::N ? static_cast<int>(rest) : S::N;
+#pragma unroll 1
+      for (Index i = (which + W::WARPGROUPS - done % W::WARPGROUPS) % W::WARPGROUPS; i < lines.count * TURNS; i += W::WARPGROUPS) {
+        const Index l = i / TURNS, phase = i % TURNS * S::BESIDE, group = lines.group + phase;
+        Taps<P> taps[S::BESIDE];
+#pragma unroll
+        for (int beside = 0; beside < S::BESIDE; ++beside) taps[beside] = Taps<P>(p, group + beside);
+        const uint64_t a = kept_at + phase * (S::PHASE_BYTES / 16);
+        turn_wait(1 + which);
+#pragma unroll
+        for (int down = 0; down < S::DOWN; ++down) {
+          const unsigned line = base + static_cast<unsigned>(l) + down * P::Dilation::at(2);
+          acquire(line);
+          const uint64_t from = b + line % W::SLOTS * (S::SLOT_BYTES / 16);
+          wgmma_begin();
+#pragma unroll
+          for (int beside = 0; beside < S::BESIDE; ++beside)
+#pragma unroll
+            for (int across = 0; across < S::ACROSS; ++across)
+#pragma unroll
+              for (int chunk = 0; chunk < W::CHUNKS; ++chunk)
+                if (taps[beside].has(down * S::ACROSS + across))
+                  Wgmma<S::N, W::kind>::multiply(sums[beside], a + ((beside * W::CHUNKS + chunk) * S::TAPS + down * S::ACROSS + across) * (TAP_BYTES / 16),
+                                                 from + (chunk * 2 * (S::UNIT_BYTES / 16) + across * P::Dilation::at(3)),
+                                                 chunk != 0 || !taps[beside].first(down * S::ACROSS + across));
+        }
+        wgmma_end();
+        turn_give(1 + (which + 1) % W::WARPGROUPS);
+        wgmma_wait<0>();
+#pragma unroll
+        for (int beside = 0; beside < S::BESIDE; ++beside) {
+          settle(sums[beside]);
+          if (taps[beside].none()) clear(sums[beside]);
+        }
+        __syncwarp();
+        // What this warpgroup's next line does not need; but no line that it has not seen, and not the stretch's last, for
+        // which it waits below: a slot that is given back may have been filled again.
+        const Index next = (i + W::WARPGROUPS) / TURNS, after = l + S::REACH + 1;
+        const unsigned seen = base + static_cast<unsigned>(next < after ? next : after);
+        const unsigned last = base + static_cast<unsigned>(lines.count) + S::REACH - 1;
+        release(seen < last ? seen : last);
+        const Index first = lines.tile_m * PAIR_ROWS + warp % 4 * 16;
+        if constexpr (W::kind == Operands::Half)
+#pragma unroll
+          for (int beside = 0; beside < S::BESIDE; ++beside)
+            unscale<S::N / 8>(sums[beside], Exponents(packed.rows + ((group + beside) * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + lines.tile_m) * PAIR_ROWS + warp % 4 * 16,
+                                                      packed.input()));
+        const Index line = (lines.outer[0] * p.extent(1) + lines.outer[1]) * p.extent(2) + lines.first + l;
+        const Index box = line * lines.strips + lines.strip;
+        const Index at[4] = {lines.outer[0], lines.outer[1], lines.first + l, left};
+        if constexpr (S::BESIDE > 1)
+          finish_beside<Dims<1, 1, 1, S::N>, S::STAGE_PITCH>(p, lines.batch + phase, first, box, BoxPlace<P>(at, {1, 1, 1, rest < P::Box::at(3) ? there : P::Box::at(3)}),
+                                                             sums, reinterpret_cast<float*>(stages) + warp * 4 * S::STAGE_PITCH);
+        else
+          finish_line<P::Box::at(3)>(p, lines.batch + phase, first, box, line * p.extent(3) + left, at, left > 0, there, sums[0]);
+      }
+      base += static_cast<unsigned>(lines.count) + S::REACH, done += static_cast<unsigned>(lines.count) * TURNS;
+      acquire(base - 1);
+      __syncwarp();
+      release(base);
+    }
+    if (done % W::WARPGROUPS == unsigned(which)) turn_wait(1 + which);
+  }
+#endif
+}
+
+#ifndef __CUDACC_RTC__
+// Into how many stretches all lines are cut, so that blocks have as much to do as possible: one each, or several.
+inline int strip_segments(int64_t strips, int64_t blocks, int64_t lines) {
+  int64_t best = 1;
+  double least = 1e30;
+  for (int64_t s = 1; s <= 4 * blocks && s <= lines; ++s) {
+    const int64_t rounds = (s * strips - 1) / blocks + 1, each = (lines - 1) / s + 1;
+    const double time = static_cast<double>(rounds) * static_cast<double>(each + 4);
+    if (time < least) least = time, best = s;
+  }
+  return static_cast<int>(best);
+}
+
+// W is for the launch, Again (if not void) for the second one that does what W could not.
+template <class W, class Again, class P>
+cudaError_t launch_strips(const P& p, void* workspace, cudaStream_t stream) {
+  using S = Strip<W, P>;
+  if (p.batches() == 0 || p.rows() == 0 || box_count(p) == 0) return cudaSuccess;
+  int processors = 0;
+  cudaError_t refused = pack_rows<W>(p, workspace, &processors, stream);
+  if (refused == cudaSuccess) refused = allow_shared(strip_kernel<W, P>, S::shared_bytes);
+  if (refused != cudaSuccess) return refused;
+  const int64_t kinds = strip_kinds(p);
+  const int64_t blocks = processors >= kinds ? processors / kinds : 1, strips = (p.extent(3) - 1) / P::Box::at(3) + 1;
+  const int64_t lines = static_cast<int64_t>(p.batches() / p.groups()) * p.extent(0) * p.extent(1) * p.extent(2);
+  const int segments = strip_segments(strips, blocks, lines);
+  strip_kernel<W><<<static_cast<unsigned>(blocks * kinds), W::threads, S::shared_bytes, stream>>>(p, workspace, segments);
+  refused = cudaGetLastError();
+  if constexpr (W::kind == Operands::Half) {
+    if (refused == cudaSuccess) refused = launch_pairs<Again, true>(p, workspace, processors, stream);
+  }
+  return refused;
+}
+#endif
+
+}  // namespace crucible
+#endif  // CRUCIBLE_HOPPER
+
+// Convolutions with groups of few channels in Hopper's strips: M neighbouring groups are taken for one.
+//
+// A group of eight output channels leaves seven eighths of a matrix instruction empty. So M groups are one with M times the
+// rows and the channels, whose weights are zero where row and channel are of different groups: more products, all of them
+// in the instructions of window_strips.cuh, which are many times as fast as those of window.cuh.
+// Zero times inf or nan is nan, which would spoil the other groups, and each group has its own magnitude. So only in kind
+// Half, where the input is watched, and here more closely: a nan raises the flag too, and the numbers of each group are
+// looked at apart. The second launch is the kernel of window.cuh, which multiplies nothing by zeros.
+// Memory: as in window_strips.cuh, for the rows of M groups.
+
+#if CRUCIBLE_HOPPER
+namespace crucible {
+
+// A functor whose groups are M of P's. Rows, channels and batches are P's own in another order, so that an element is
+// finished, stored and counted as P itself would.
+template <class P, int M>
+struct Merged : P {
+  static constexpr Index CHANNELS = M * P::CHANNELS;
+  static constexpr Index DEPTH = P::CHANNELS * P::Kernel::product;  // of a row's own weights
+  __host__ __device__ explicit Merged(const P& p) : P(p) {}
+
+  __host__ __device__ Index groups() const { return P::groups() / M; }
+  __host__ __device__ Index batches() const { return P::batches() / M; }
+  __host__ __device__ Index rows() const { return P::rows() * M; }
+  __host__ __device__ Index channels() const { return CHANNELS; }
+
+  // P's batch of a row, and its number there.
+  __device__ __forceinline__ Index own_batch(Index z, Index m) const { return z * M + m / P::rows(); }
+  __device__ __forceinline__ Index own_row(Index m) const { return m % P::rows(); }
+
+  struct ARow {
+    typename P::ARow own;
+    Index first;  // of its weights that are not zero
+  };
+  __device__ __forceinline__ ARow a_row(Index z, Index m) const { return {P::a_row(own_batch(z, m), own_row(m)), m / P::rows() * DEPTH}; }
+  __device__ __forceinline__ accum a(const ARow& at, Index k) const {
+    return k >= at.first && k < at.first + DEPTH ? P::a(at.own, k - at.first) : accum(0);
+  }
+  // The first group's place: channels of the next one follow its own.
+  __device__ __forceinline__ typename P::BAt b_at(Index z, Index i0, Index i1, Index i2, Index i3) const { return P::b_at(z * M, i0, i1, i2, i3); }
+
+  template <class To>
+  __device__ __forceinline__ accum finish_to(Index z, Index m, Index n, int split, accum value, To& to) const {
+    return P::finish_to(own_batch(z, m), own_row(m), n, split, value, to);
+  }
+  __device__ __forceinline__ uintptr_t stored(Index z, Index m, Index n) const { return P::stored(own_batch(z, m), own_row(m), n); }
+  __device__ __forceinline__ void sink(Index z, Index m, Index tile_n, accum count, accum mean, accum m2) const {
+    P::sink(own_batch(z, m), own_row(m), tile_n, count, mean, m2);
+  }
+};
+
+#if CRUCIBLE_HAS_WGMMA
+// Of eight channels, those that are of one group wherever the eight begin.
+template <class P>
+__host__ __device__ constexpr int channels_together() {
+  return P::CHANNELS % 8 == 0 ? 8 : P::CHANNELS % 4 == 0 ? 4 : P::CHANNELS % 2 == 0 ? 2 : 1;
+}
+
+// The largest numbers of so many parts of eight channels; infinite where there is a nan.
+template <int PARTS>
+struct Peaks {
+  float of[PARTS] = {};
+};
+template <int PARTS>
+__device__ __forceinline__ bool watched(Peaks<PARTS>& peaks) {
+  bool bad = false;
+#pragma unroll
+  for (int i = 0; i < PARTS; ++i) bad |= watched(peaks.of[i]);
+  return bad;
+}
+
+// As any rounder, but it sees a nan, and each group apart.
+template <class W, class P, int M>
+struct StripRounder<W, Merged<P, M>> : StripRounder<W, P> {
+  using S = Strip<W, P>;
+  static constexpr int PART = channels_together<P>();
+  Peaks<W::UNIT / PART> largest;
+
+  __device__ __forceinline__ explicit StripRounder(float scale) : StripRounder<W, P>{scale} {}
+  __device__ __forceinline__ void take(const scalar* landing, unsigned char* unit, unsigned free, unsigned slot, unsigned parity) {
+    static_assert(W::kind == Operands::Half, "only what is watched");
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    float2 v[S::PAIRS_EACH][W::UNIT];
+#pragma unroll
+    for (int i = 0; i < S::PAIRS_EACH; ++i)
+#pragma unroll
+      for (int e = 0; e < W::UNIT; ++e)
+        if (lane + i * 32 < S::PAIRS)
+          v[i][e] = *reinterpret_cast<const float2*>(landing + e * S::LANDED + (lane + i * 32) * 2);
+        else
+          v[i][e] = make_float2(0.0f, 0.0f);
+    __syncwarp();
+    if (lane == 0) barrier_arrive(free);  // it fills again while this warp waits for the slot
+    barrier_wait(slot, parity);
+    float odd = 0.0f;  // nan, where there is an inf or a nan
+#pragma unroll
+    for (int i = 0; i < S::PAIRS_EACH; ++i) {
+#pragma unroll
+      for (int e = 0; e < W::UNIT; ++e) {
+        float& most = largest.of[e / PART];
+        v[i][e].x *= this->by, v[i][e].y *= this->by;
+        most = fmaxf(most, fmaxf(fabsf(v[i][e].x), fabsf(v[i][e].y)));
+        odd = fmaf(v[i][e].x, 0.0f, fmaf(v[i][e].y, 0.0f, odd));
+      }
+      const auto word = [&](int e, bool y) { return y ? pack_half(v[i][e].y, v[i][e + 1].y) : pack_half(v[i][e].x, v[i][e + 1].x); };
+      const uint4 first = make_uint4(word(0, false), word(2, false), word(4, false), word(6, false));
+      const uint4 second = make_uint4(word(0, true), word(2, true), word(4, true), word(6, true));
+      if (lane + i * 32 < S::PAIRS) this->put(first, second, unit + (lane + i * 32) * 32);
+    }
+    if (odd != odd) largest.of[0] = INFINITY;
+  }
+};
+#endif
+
+// What half could not hold, group by group: as window_kernel, but as many blocks as run at the same time, each of which
+// takes many boxes. A block for each box would cost something where there is nothing to do.
+template <class W, class P>
+__global__ void __launch_bounds__(W::threads, 2)
+    merged_again_kernel(const __grid_constant__ P p, const unsigned* __restrict__ packed, const int* again, unsigned count) {
+  extern __shared__ __align__(16) unsigned char window_shared[];
+#if CRUCIBLE_HAS_MMA
+  using S = WindowSizes<W, P>;
+  if (*again == 0) return;
+  const Index tiles = (p.rows() + W::BM - 1) / W::BM, boxes = box_count(p);
+  const int64_t step_count = window_chunks(p.channels(), W::CHANNELS) * int64_t(S::STEPS);
+#pragma unroll 1
+  for (unsigned number = blockIdx.x; number < count; number += gridDim.x) {
+    const Index tile_m = static_cast<Index>(number % unsigned(tiles)), rest = static_cast<Index>(number / unsigned(tiles));
+    const Index box = rest % boxes, z = rest / boxes;
+    const BoxPlace<P> place(p, box);
+    __syncthreads();
+    WindowBlock<W, P> block{p, window_shared, packed + (z % p.groups() * tiles + tile_m) * step_count * W::STEP_WORDS,
+                            p.channels(), 0, S::A_WORDS * 4, 2 * S::A_WORDS * 4, (2 * S::A_WORDS + S::B_WORDS) * 4,
+                            (2 * S::A_WORDS + 2 * S::B_WORDS) * 4, Taps<P>(p, z % p.groups())};
+#pragma unroll
+    for (int i = 0; i < S::SLOTS; ++i) {
+      const int h = block.halo(i);
+      block.at[i] = place.halo(p, z, h < S::Halo::product ? h : 0);
+      block.at[i].inside &= h < S::Halo::product;
+    }
+#pragma unroll
+    for (int j = 0; j < W::NT; ++j)
+      block.off[j] = (halo_offset<P>(W::warp() * W::WN + j * 8 + W::lane() / 4) + W::lane() % 4 * S::PITCH) * 4;
+
+    typename W::Sums sums = {};
+    if (W::warp() * W::WN < place.reach())
+      block.template multiply<true>(sums);
+    else
+      block.template multiply<false>(sums);
+
+    const BoxColumns<P, W::BN> columns(p, place, box);
+    accum* staged = reinterpret_cast<accum*>(window_shared);
+#pragma unroll 1
+    for (int pass = 0; pass < W::passes; ++pass) {
+      __syncthreads();
+      W::expose(sums, pass, staged);
+      __syncthreads();
+#pragma unroll 1
+      for (int r = W::warp(); r < W::pass_rows; r += W::WARPS) {
+        const Index m = tile_m * W::BM + W::row_of(pass, r);
+        if (m < p.rows()) finish_row<W>(p, z, m, columns, 0, staged + r * W::pass_stride);
+      }
+    }
+  }
+#endif
+}
+
+#ifndef __CUDACC_RTC__
+// The second launch that launch_strips makes of a functor like this: with P itself, whose weights lie behind all others.
+template <class W, bool FLAGGED, class P, int M>
+cudaError_t launch_pairs(const Merged<P, M>& merged, void* workspace, int processors, cudaStream_t stream) {
+  using S = WindowSizes<W, P>;
+  const P& p = merged;
+  const int64_t tiles = (static_cast<int64_t>(p.rows()) + W::BM - 1) / W::BM, words = packed_words<W>(p), packers = (words + 1023) / 1024;
+  const int64_t count = tiles * box_count(p) * p.batches(), blocks = 2 * static_cast<int64_t>(processors);
+  if (count > 0x7fffffff) return cudaErrorInvalidValue;
+  unsigned* const packed = reinterpret_cast<unsigned*>(static_cast<unsigned char*>(workspace) + Packed::bytes(merged));
+  pack_kernel<W><<<static_cast<unsigned>(packers < 4096 ? packers : 4096), 256, 0, stream>>>(p, packed);
+  cudaError_t refused = cudaGetLastError();
+  if (refused == cudaSuccess) refused = allow_shared(merged_again_kernel<W, P>, S::shared_bytes);
+  if (refused != cudaSuccess) return refused;
+  merged_again_kernel<W><<<static_cast<unsigned>(count < blocks ? count : blocks), W::threads, S::shared_bytes, stream>>>(
+      p, packed, Packed(merged, workspace).again, static_cast<unsigned>(count));
+  return cudaGetLastError();
+}
+
+// W is for M groups at a time, Again for the second launch.
+template <int M, class W, class Again, class P>
+cudaError_t launch_merged(const P& p, void* workspace, cudaStream_t stream) {
+  return launch_strips<W, Again>(Merged<P, M>(p), workspace, stream);
+}
+#endif
+
+}  // namespace crucible
+#endif  // CRUCIBLE_HOPPER
+
 // ---- the stages of this file
+
+#if CRUCIBLE_HOPPER
+namespace crucible {
+#if CRUCIBLE_SCALAR == 0
+template <>
+struct Wgmma<96, Operands::Half> {
+  static __device__ __forceinline__ void multiply(float (&d)[48], uint64_t a, uint64_t b, int more) {
+#if CRUCIBLE_HAS_WGMMA
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %50, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n96k16.f32.f16.f16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
+        "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
+        "%40, %41, %42, %43, %44, %45, %46, %47"
+        "}, %48, %49, p, 1, 1, 0, 0;\n}\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+          "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
+          "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
+          "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47])
+        : "l"(a), "l"(b), "r"(more));
+#endif
+  }
+};
+#endif
+#if CRUCIBLE_SCALAR == 0
+template <>
+struct Wgmma<96, Operands::Tf32> {
+  static __device__ __forceinline__ void multiply(float (&d)[48], uint64_t a, uint64_t b, int more) {
+#if CRUCIBLE_HAS_WGMMA
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %50, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n96k8.f32.tf32.tf32 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
+        "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
+        "%40, %41, %42, %43, %44, %45, %46, %47"
+        "}, %48, %49, p, 1, 1;\n}\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+          "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
+          "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
+          "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47])
+        : "l"(a), "l"(b), "r"(more));
+#endif
+  }
+};
+#endif
+#if CRUCIBLE_SCALAR == 2
+template <>
+struct Wgmma<96, Operands::Native> {
+  static __device__ __forceinline__ void multiply(float (&d)[48], uint64_t a, uint64_t b, int more) {
+#if CRUCIBLE_HAS_WGMMA
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %50, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n96k16.f32.f16.f16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
+        "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
+        "%40, %41, %42, %43, %44, %45, %46, %47"
+        "}, %48, %49, p, 1, 1, 0, 0;\n}\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+          "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
+          "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
+          "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47])
+        : "l"(a), "l"(b), "r"(more));
+#endif
+  }
+};
+#endif
+#if CRUCIBLE_SCALAR == 3
+template <>
+struct Wgmma<96, Operands::Native> {
+  static __device__ __forceinline__ void multiply(float (&d)[48], uint64_t a, uint64_t b, int more) {
+#if CRUCIBLE_HAS_WGMMA
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %50, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
+        "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
+        "%40, %41, %42, %43, %44, %45, %46, %47"
+        "}, %48, %49, p, 1, 1, 0, 0;\n}\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+          "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
+          "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
+          "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47])
+        : "l"(a), "l"(b), "r"(more));
+#endif
+  }
+};
+#endif
+}  // namespace crucible
+#endif  // CRUCIBLE_HOPPER
 
 using namespace crucible;
 
@@ -2081,7 +4283,7 @@ struct contract_1 {
   accum* __restrict__ p_var_mean_tile_count;
   accum* __restrict__ p_var_mean_tile_m2;
   accum* __restrict__ p_var_mean_tile_mean;
-  Index s0, s53, s77;
+  Index convolution_sum_boxes, s0, s53, s77;
 
   static constexpr bool a_along_k = true, b_along_k = false, statistics = true;
   static constexpr int group = 0;
@@ -2123,7 +4325,13 @@ struct contract_1 {
     }
     return v1;
   }
+  #if CRUCIBLE_HOPPER && CRUCIBLE_CONV == 2
   using Box = Dims<1, 1, 5, 43>;
+  #elif CRUCIBLE_HOPPER && CRUCIBLE_CONV == 1
+  using Box = Dims<1, 1, 1, 88>;
+  #else
+  using Box = Dims<1, 1, 5, 43>;
+  #endif
   using Kernel = Dims<1, 1, 3, 3>;
   using Stride = Dims<1, 1, 1, 1>;
   using Dilation = Dims<1, 1, 1, 1>;
@@ -2148,30 +4356,43 @@ struct contract_1 {
   __device__ __forceinline__ const scalar* b_from(const BAt& at, Index channel) const {
     return &p_x[at.c0 + channel * s0 * s53];
   }
-  __device__ __forceinline__ accum finish(Index z, Index m, Index n, int split, accum value,
-                                          bool there) const {
+  template <class To>
+  __device__ __forceinline__ accum finish_to(Index z, Index m, Index n, int split, accum value,
+                                             To& to) const {
     const Index q1 = z / 8;
     const Index e2 = z % 8;
-    if (there) p_convolution_sum_0_kept[e2 * s0 * s53 * 8 + m * s0 * s53 + s0 * q1 * s53 * 64 + e2 * s0 * 16 + e2 * s53 * 16 + m * s0 * 2 + m * s53 * 2 + s0 * q1 * 128 + q1 * s53 * 128 + e2 * 32 + m * 4 + n + q1 * 256] = to_scalar(value);
+    to(&p_convolution_sum_0_kept[e2 * s0 * s53 * 8 + m * s0 * s53 + s0 * q1 * s53 * 64 + e2 * s0 * 16 + e2 * s53 * 16 + m * s0 * 2 + m * s53 * 2 + s0 * q1 * 128 + q1 * s53 * 128 + e2 * 32 + m * 4 + n + q1 * 256], to_scalar(value));
     const accum v3 = f_gelu((value + to_accum(read(p_conv_transpose_bias[e2 * 8 + m]))));
     return v3;
+  }
+  __device__ __forceinline__ accum finish(Index z, Index m, Index n, int split, accum value,
+                                          bool there) const {
+    StoreOne to{there};
+    return finish_to(z, m, n, split, value, to);
+  }
+  static constexpr bool in_pairs = true;  // columns are neighbours in memory
+  static constexpr bool reads = false;  // finish reads what depends on the column
+  __device__ __forceinline__ uintptr_t stored(Index z, Index m, Index n) const {
+    const Index q1 = z / 8;
+    const Index e2 = z % 8;
+    return reinterpret_cast<uintptr_t>(&p_convolution_sum_0_kept[e2 * s0 * s53 * 8 + m * s0 * s53 + s0 * q1 * s53 * 64 + e2 * s0 * 16 + e2 * s53 * 16 + m * s0 * 2 + m * s53 * 2 + s0 * q1 * 128 + q1 * s53 * 128 + e2 * 32 + m * 4 + n + q1 * 256]) / sizeof(p_convolution_sum_0_kept[0]);
   }
   __device__ __forceinline__ void sink(Index z, Index m, Index tile_n, accum count, accum mean,
                                        accum m2) const {
     const Index q1 = z / 8;
     const Index e2 = z % 8;
-    const Index q3 = (s0 + 44) / 43;
-    const Index q4 = (s53 + 6) / 5;
-    const Index at = q3 * q4 * e2 * 8 + q3 * q4 * m + q3 * q4 * q1 * 64 + tile_n;
+    const Index at = convolution_sum_boxes * e2 * 8 + convolution_sum_boxes * m + convolution_sum_boxes * q1 * 64 + tile_n;
     p_var_mean_tile_count[at] = count;
     p_var_mean_tile_mean[at] = mean;
     p_var_mean_tile_m2[at] = m2;
   }
 };
 
-void run_contract_1(uint64_t p_conv_transpose_bias, uint64_t p_conv_transpose_weight, uint64_t p_x, uint64_t p_convolution_sum_0_kept, uint64_t p_var_mean_tile_count, uint64_t p_var_mean_tile_m2, uint64_t p_var_mean_tile_mean, int64_t s0, int64_t s53, int64_t s77, uint64_t packed, uint64_t stream) {
-  const contract_1 stage{reinterpret_cast<const scalar*>(p_conv_transpose_bias), reinterpret_cast<const scalar*>(p_conv_transpose_weight), reinterpret_cast<const scalar*>(p_x), reinterpret_cast<scalar*>(p_convolution_sum_0_kept), reinterpret_cast<accum*>(p_var_mean_tile_count), reinterpret_cast<accum*>(p_var_mean_tile_m2), reinterpret_cast<accum*>(p_var_mean_tile_mean), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77)};
-  #if CRUCIBLE_CONV == 1
+void run_contract_1(uint64_t p_conv_transpose_bias, uint64_t p_conv_transpose_weight, uint64_t p_x, uint64_t p_convolution_sum_0_kept, uint64_t p_var_mean_tile_count, uint64_t p_var_mean_tile_m2, uint64_t p_var_mean_tile_mean, int64_t convolution_sum_boxes, int64_t s0, int64_t s53, int64_t s77, uint64_t packed, uint64_t stream) {
+  const contract_1 stage{reinterpret_cast<const scalar*>(p_conv_transpose_bias), reinterpret_cast<const scalar*>(p_conv_transpose_weight), reinterpret_cast<const scalar*>(p_x), reinterpret_cast<scalar*>(p_convolution_sum_0_kept), reinterpret_cast<accum*>(p_var_mean_tile_count), reinterpret_cast<accum*>(p_var_mean_tile_m2), reinterpret_cast<accum*>(p_var_mean_tile_mean), static_cast<Index>(convolution_sum_boxes), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77)};
+  #if CRUCIBLE_HOPPER && CRUCIBLE_CONV == 1
+  check(launch_merged<8, Strips<3, 6, 8, 4, Operands::Half>, Window<16, 8, Grade::Tf32>>(stage, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
+  #elif CRUCIBLE_CONV == 1
   check(launch_window<Window<16, 8, Grade::Tf32>>(stage, reinterpret_cast<unsigned*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
   #elif CRUCIBLE_CONV == 2
   check(launch_contract<Mma<64, 256, 16, 32, 64, Grade::Fp32>>(stage, 1, reinterpret_cast<cudaStream_t>(stream)), "contract_1");
@@ -2194,7 +4415,7 @@ struct rows_1 {
   scalar* __restrict__ p_add_1;
   accum* __restrict__ p_var_mean_0_kept;
   accum* __restrict__ p_var_mean_1_kept;
-  Index s0, s53, s77;
+  Index convolution_sum_boxes, s0, s53, s77;
 
   __host__ __device__ Index rows() const { return s77 * 8; }
   __host__ __device__ int64_t length() const { return s0 * s53 + s0 * 2 + s53 * 2 + 4; }
@@ -2207,49 +4428,38 @@ struct rows_1 {
   template <class L>
   __device__ __forceinline__ Found reduce(const L& lanes, Index row) const {
     Acc0 a0;
-    const Index q1 = (s0 + 44) / 43;
-    const Index q2 = (s53 + 6) / 5;
-    const Index q4 = 0 / (q1 * q2);
-    const Index e3 = q4 % 8;
-    const Index e5 = 0 % (q1 * q2);
-    const Stretch run6 = stretch(0, q1 * q2 * 8, (q1 * q2) % VECTOR == 0 && alike(&p_var_mean_tile_count[e3 * q1 * q2 + q1 * q2 * row * 8 + e5], &p_var_mean_tile_mean[e3 * q1 * q2 + q1 * q2 * row * 8 + e5], &p_var_mean_tile_m2[e3 * q1 * q2 + q1 * q2 * row * 8 + e5]) == 0 ? 0 : -1);
-    for (Index k = lanes.first(); k < run6.vectors; k += lanes.step() * IN_FLIGHT) {
+    const accum* const at1 = &p_var_mean_tile_count[convolution_sum_boxes * row * 8];
+    const accum* const at2 = &p_var_mean_tile_mean[convolution_sum_boxes * row * 8];
+    const accum* const at3 = &p_var_mean_tile_m2[convolution_sum_boxes * row * 8];
+    const Stretch run4 = stretch(0, convolution_sum_boxes * 8, alike(at1, at2, at3));
+    for (Index k = lanes.first(); k < run4.vectors; k += lanes.step() * IN_FLIGHT) {
+      Vector<accum> x5[IN_FLIGHT];
+      Vector<accum> x6[IN_FLIGHT];
       Vector<accum> x7[IN_FLIGHT];
-      Vector<accum> x11[IN_FLIGHT];
-      Vector<accum> x12[IN_FLIGHT];
       #pragma unroll
       for (int d = 0; d < IN_FLIGHT; ++d) {
         const Index kk = k + d * lanes.step();
-        if (kk < run6.vectors) {
-          const Index j = run6.begin + kk * VECTOR;
-          const Index q9 = j / (q1 * q2);
-          const Index e8 = q9 % 8;
-          const Index e10 = j % (q1 * q2);
-          x7[d] = read_vector<true>(&p_var_mean_tile_count[e8 * q1 * q2 + q1 * q2 * row * 8 + e10]);
-          x11[d] = read_vector<true>(&p_var_mean_tile_mean[e8 * q1 * q2 + q1 * q2 * row * 8 + e10]);
-          x12[d] = read_vector<true>(&p_var_mean_tile_m2[e8 * q1 * q2 + q1 * q2 * row * 8 + e10]);
+        if (kk < run4.vectors) {
+          const Index j = run4.begin + kk * VECTOR;
+          x5[d] = read_vector<true>(at1 + j);
+          x6[d] = read_vector<true>(at2 + j);
+          x7[d] = read_vector<true>(at3 + j);
         }
       }
       #pragma unroll
       for (int d = 0; d < IN_FLIGHT; ++d) {
         const Index kk = k + d * lanes.step();
-        if (kk >= run6.vectors) break;
+        if (kk >= run4.vectors) break;
         #pragma unroll
         for (int u = 0; u < VECTOR; ++u) {
-          a0.r0.step(x7[d][u], x11[d][u], x12[d][u]);
+          a0.r0.step(x5[d][u], x6[d][u], x7[d][u]);
         }
       }
     }
     #pragma unroll 4
-    for (int64_t k = lanes.first(); k < run6.singles(); k += lanes.step()) {
-      const Index j = run6.single(k);
-      const Index q14 = j / (q1 * q2);
-      const Index e13 = q14 % 8;
-      const Index e15 = j % (q1 * q2);
-      const accum v16 = read(p_var_mean_tile_count[e13 * q1 * q2 + q1 * q2 * row * 8 + e15]);
-      const accum v17 = read(p_var_mean_tile_mean[e13 * q1 * q2 + q1 * q2 * row * 8 + e15]);
-      const accum v18 = read(p_var_mean_tile_m2[e13 * q1 * q2 + q1 * q2 * row * 8 + e15]);
-      a0.r0.step(v16, v17, v18);
+    for (int64_t k = lanes.first(); k < run4.singles(); k += lanes.step()) {
+      const Index j = run4.single(k);
+      a0.r0.step(read(at1[j]), read(at2[j]), read(at3[j]));
     }
     lanes.join(a0);
     const accum var_mean_0 = a0.r0.get_mean();
@@ -2309,8 +4519,8 @@ struct rows_1 {
   }
 };
 
-void run_rows_1(uint64_t p_conv_transpose_bias, uint64_t p_convolution_sum_0_kept, uint64_t p_group_norm_bias, uint64_t p_group_norm_weight, uint64_t p_var_mean_tile_count, uint64_t p_var_mean_tile_m2, uint64_t p_var_mean_tile_mean, uint64_t p_add_1, uint64_t p_var_mean_0_kept, uint64_t p_var_mean_1_kept, int64_t s0, int64_t s53, int64_t s77, uint64_t parts, uint64_t stream) {
-  const rows_1 stage{reinterpret_cast<const scalar*>(p_conv_transpose_bias), reinterpret_cast<const scalar*>(p_convolution_sum_0_kept), reinterpret_cast<const scalar*>(p_group_norm_bias), reinterpret_cast<const scalar*>(p_group_norm_weight), reinterpret_cast<const accum*>(p_var_mean_tile_count), reinterpret_cast<const accum*>(p_var_mean_tile_m2), reinterpret_cast<const accum*>(p_var_mean_tile_mean), reinterpret_cast<scalar*>(p_add_1), reinterpret_cast<accum*>(p_var_mean_0_kept), reinterpret_cast<accum*>(p_var_mean_1_kept), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77)};
+void run_rows_1(uint64_t p_conv_transpose_bias, uint64_t p_convolution_sum_0_kept, uint64_t p_group_norm_bias, uint64_t p_group_norm_weight, uint64_t p_var_mean_tile_count, uint64_t p_var_mean_tile_m2, uint64_t p_var_mean_tile_mean, uint64_t p_add_1, uint64_t p_var_mean_0_kept, uint64_t p_var_mean_1_kept, int64_t convolution_sum_boxes, int64_t s0, int64_t s53, int64_t s77, uint64_t parts, uint64_t stream) {
+  const rows_1 stage{reinterpret_cast<const scalar*>(p_conv_transpose_bias), reinterpret_cast<const scalar*>(p_convolution_sum_0_kept), reinterpret_cast<const scalar*>(p_group_norm_bias), reinterpret_cast<const scalar*>(p_group_norm_weight), reinterpret_cast<const accum*>(p_var_mean_tile_count), reinterpret_cast<const accum*>(p_var_mean_tile_m2), reinterpret_cast<const accum*>(p_var_mean_tile_mean), reinterpret_cast<scalar*>(p_add_1), reinterpret_cast<accum*>(p_var_mean_0_kept), reinterpret_cast<accum*>(p_var_mean_1_kept), static_cast<Index>(convolution_sum_boxes), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77)};
   check(launch_sliced_rows<256>(stage, reinterpret_cast<void*>(parts), reinterpret_cast<cudaStream_t>(stream)), "rows_1");
 }
 
@@ -2323,7 +4533,7 @@ struct contract_2 {
   accum* __restrict__ p_var_mean_tile_m2;
   accum* __restrict__ p_var_mean_tile_mean;
   scalar* __restrict__ p_view;
-  Index s0, s53, s77;
+  Index convolution_sum_boxes, s0, s53, s77;
 
   static constexpr bool a_along_k = true, b_along_k = false, statistics = true;
   static constexpr int group = 0;
@@ -2365,7 +4575,13 @@ struct contract_2 {
     }
     return v1;
   }
+  #if CRUCIBLE_HOPPER && CRUCIBLE_CONV == 2
   using Box = Dims<1, 1, 5, 43>;
+  #elif CRUCIBLE_HOPPER && CRUCIBLE_CONV == 1
+  using Box = Dims<1, 1, 1, 88>;
+  #else
+  using Box = Dims<1, 1, 5, 43>;
+  #endif
   using Kernel = Dims<1, 1, 3, 3>;
   using Stride = Dims<1, 1, 1, 1>;
   using Dilation = Dims<1, 1, 1, 1>;
@@ -2390,32 +4606,45 @@ struct contract_2 {
   __device__ __forceinline__ const scalar* b_from(const BAt& at, Index channel) const {
     return &p_x[at.c0 + channel * s0 * s53];
   }
-  __device__ __forceinline__ accum finish(Index z, Index m, Index n, int split, accum value,
-                                          bool there) const {
+  template <class To>
+  __device__ __forceinline__ accum finish_to(Index z, Index m, Index n, int split, accum value,
+                                             To& to) const {
     const Index q1 = z / 8;
     const Index e2 = z % 8;
     const accum v3 = to_accum(read(p_conv_transpose_bias[e2 * 8 + m]));
     const accum v4 = value + v3;
     const accum v5 = f_gelu(v4);
-    if (there) p_view[e2 * s0 * s53 * 8 + m * s0 * s53 + s0 * q1 * s53 * 64 + e2 * s0 * 16 + e2 * s53 * 16 + m * s0 * 2 + m * s53 * 2 + s0 * q1 * 128 + q1 * s53 * 128 + e2 * 32 + m * 4 + n + q1 * 256] = to_scalar(v5);
+    to(&p_view[e2 * s0 * s53 * 8 + m * s0 * s53 + s0 * q1 * s53 * 64 + e2 * s0 * 16 + e2 * s53 * 16 + m * s0 * 2 + m * s53 * 2 + s0 * q1 * 128 + q1 * s53 * 128 + e2 * 32 + m * 4 + n + q1 * 256], to_scalar(v5));
     return v5;
+  }
+  __device__ __forceinline__ accum finish(Index z, Index m, Index n, int split, accum value,
+                                          bool there) const {
+    StoreOne to{there};
+    return finish_to(z, m, n, split, value, to);
+  }
+  static constexpr bool in_pairs = true;  // columns are neighbours in memory
+  static constexpr bool reads = false;  // finish reads what depends on the column
+  __device__ __forceinline__ uintptr_t stored(Index z, Index m, Index n) const {
+    const Index q1 = z / 8;
+    const Index e2 = z % 8;
+    return reinterpret_cast<uintptr_t>(&p_view[e2 * s0 * s53 * 8 + m * s0 * s53 + s0 * q1 * s53 * 64 + e2 * s0 * 16 + e2 * s53 * 16 + m * s0 * 2 + m * s53 * 2 + s0 * q1 * 128 + q1 * s53 * 128 + e2 * 32 + m * 4 + n + q1 * 256]) / sizeof(p_view[0]);
   }
   __device__ __forceinline__ void sink(Index z, Index m, Index tile_n, accum count, accum mean,
                                        accum m2) const {
     const Index q1 = z / 8;
     const Index e2 = z % 8;
-    const Index q3 = (s0 + 44) / 43;
-    const Index q4 = (s53 + 6) / 5;
-    const Index at = q3 * q4 * e2 * 8 + q3 * q4 * m + q3 * q4 * q1 * 64 + tile_n;
+    const Index at = convolution_sum_boxes * e2 * 8 + convolution_sum_boxes * m + convolution_sum_boxes * q1 * 64 + tile_n;
     p_var_mean_tile_count[at] = count;
     p_var_mean_tile_mean[at] = mean;
     p_var_mean_tile_m2[at] = m2;
   }
 };
 
-void run_contract_2(uint64_t p_conv_transpose_bias, uint64_t p_conv_transpose_weight, uint64_t p_x, uint64_t p_var_mean_tile_count, uint64_t p_var_mean_tile_m2, uint64_t p_var_mean_tile_mean, uint64_t p_view, int64_t s0, int64_t s53, int64_t s77, uint64_t packed, uint64_t stream) {
-  const contract_2 stage{reinterpret_cast<const scalar*>(p_conv_transpose_bias), reinterpret_cast<const scalar*>(p_conv_transpose_weight), reinterpret_cast<const scalar*>(p_x), reinterpret_cast<accum*>(p_var_mean_tile_count), reinterpret_cast<accum*>(p_var_mean_tile_m2), reinterpret_cast<accum*>(p_var_mean_tile_mean), reinterpret_cast<scalar*>(p_view), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77)};
-  #if CRUCIBLE_CONV == 1
+void run_contract_2(uint64_t p_conv_transpose_bias, uint64_t p_conv_transpose_weight, uint64_t p_x, uint64_t p_var_mean_tile_count, uint64_t p_var_mean_tile_m2, uint64_t p_var_mean_tile_mean, uint64_t p_view, int64_t convolution_sum_boxes, int64_t s0, int64_t s53, int64_t s77, uint64_t packed, uint64_t stream) {
+  const contract_2 stage{reinterpret_cast<const scalar*>(p_conv_transpose_bias), reinterpret_cast<const scalar*>(p_conv_transpose_weight), reinterpret_cast<const scalar*>(p_x), reinterpret_cast<accum*>(p_var_mean_tile_count), reinterpret_cast<accum*>(p_var_mean_tile_m2), reinterpret_cast<accum*>(p_var_mean_tile_mean), reinterpret_cast<scalar*>(p_view), static_cast<Index>(convolution_sum_boxes), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77)};
+  #if CRUCIBLE_HOPPER && CRUCIBLE_CONV == 1
+  check(launch_merged<8, Strips<3, 6, 8, 4, Operands::Half>, Window<16, 8, Grade::Tf32>>(stage, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_2");
+  #elif CRUCIBLE_CONV == 1
   check(launch_window<Window<16, 8, Grade::Tf32>>(stage, reinterpret_cast<unsigned*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_2");
   #elif CRUCIBLE_CONV == 2
   check(launch_contract<Mma<64, 256, 16, 32, 64, Grade::Fp32>>(stage, 1, reinterpret_cast<cudaStream_t>(stream)), "contract_2");
@@ -2435,7 +4664,7 @@ struct rows_2 {
   const accum* __restrict__ p_var_mean_tile_mean;
   const scalar* __restrict__ p_view;
   scalar* __restrict__ p_add_1;
-  Index s0, s53, s77;
+  Index convolution_sum_boxes, s0, s53, s77;
 
   __host__ __device__ Index rows() const { return s77 * 8; }
   __host__ __device__ int64_t length() const { return s0 * s53 + s0 * 2 + s53 * 2 + 4; }
@@ -2448,49 +4677,38 @@ struct rows_2 {
   template <class L>
   __device__ __forceinline__ Found reduce(const L& lanes, Index row) const {
     Acc0 a0;
-    const Index q1 = (s0 + 44) / 43;
-    const Index q2 = (s53 + 6) / 5;
-    const Index q4 = 0 / (q1 * q2);
-    const Index e3 = q4 % 8;
-    const Index e5 = 0 % (q1 * q2);
-    const Stretch run6 = stretch(0, q1 * q2 * 8, (q1 * q2) % VECTOR == 0 && alike(&p_var_mean_tile_count[e3 * q1 * q2 + q1 * q2 * row * 8 + e5], &p_var_mean_tile_mean[e3 * q1 * q2 + q1 * q2 * row * 8 + e5], &p_var_mean_tile_m2[e3 * q1 * q2 + q1 * q2 * row * 8 + e5]) == 0 ? 0 : -1);
-    for (Index k = lanes.first(); k < run6.vectors; k += lanes.step() * IN_FLIGHT) {
+    const accum* const at1 = &p_var_mean_tile_count[convolution_sum_boxes * row * 8];
+    const accum* const at2 = &p_var_mean_tile_mean[convolution_sum_boxes * row * 8];
+    const accum* const at3 = &p_var_mean_tile_m2[convolution_sum_boxes * row * 8];
+    const Stretch run4 = stretch(0, convolution_sum_boxes * 8, alike(at1, at2, at3));
+    for (Index k = lanes.first(); k < run4.vectors; k += lanes.step() * IN_FLIGHT) {
+      Vector<accum> x5[IN_FLIGHT];
+      Vector<accum> x6[IN_FLIGHT];
       Vector<accum> x7[IN_FLIGHT];
-      Vector<accum> x11[IN_FLIGHT];
-      Vector<accum> x12[IN_FLIGHT];
       #pragma unroll
       for (int d = 0; d < IN_FLIGHT; ++d) {
         const Index kk = k + d * lanes.step();
-        if (kk < run6.vectors) {
-          const Index j = run6.begin + kk * VECTOR;
-          const Index q9 = j / (q1 * q2);
-          const Index e8 = q9 % 8;
-          const Index e10 = j % (q1 * q2);
-          x7[d] = read_vector<true>(&p_var_mean_tile_count[e8 * q1 * q2 + q1 * q2 * row * 8 + e10]);
-          x11[d] = read_vector<true>(&p_var_mean_tile_mean[e8 * q1 * q2 + q1 * q2 * row * 8 + e10]);
-          x12[d] = read_vector<true>(&p_var_mean_tile_m2[e8 * q1 * q2 + q1 * q2 * row * 8 + e10]);
+        if (kk < run4.vectors) {
+          const Index j = run4.begin + kk * VECTOR;
+          x5[d] = read_vector<true>(at1 + j);
+          x6[d] = read_vector<true>(at2 + j);
+          x7[d] = read_vector<true>(at3 + j);
         }
       }
       #pragma unroll
       for (int d = 0; d < IN_FLIGHT; ++d) {
         const Index kk = k + d * lanes.step();
-        if (kk >= run6.vectors) break;
+        if (kk >= run4.vectors) break;
         #pragma unroll
         for (int u = 0; u < VECTOR; ++u) {
-          a0.r0.step(x7[d][u], x11[d][u], x12[d][u]);
+          a0.r0.step(x5[d][u], x6[d][u], x7[d][u]);
         }
       }
     }
     #pragma unroll 4
-    for (int64_t k = lanes.first(); k < run6.singles(); k += lanes.step()) {
-      const Index j = run6.single(k);
-      const Index q14 = j / (q1 * q2);
-      const Index e13 = q14 % 8;
-      const Index e15 = j % (q1 * q2);
-      const accum v16 = read(p_var_mean_tile_count[e13 * q1 * q2 + q1 * q2 * row * 8 + e15]);
-      const accum v17 = read(p_var_mean_tile_mean[e13 * q1 * q2 + q1 * q2 * row * 8 + e15]);
-      const accum v18 = read(p_var_mean_tile_m2[e13 * q1 * q2 + q1 * q2 * row * 8 + e15]);
-      a0.r0.step(v16, v17, v18);
+    for (int64_t k = lanes.first(); k < run4.singles(); k += lanes.step()) {
+      const Index j = run4.single(k);
+      a0.r0.step(read(at1[j]), read(at2[j]), read(at3[j]));
     }
     lanes.join(a0);
     const accum var_mean_0 = a0.r0.get_mean();
@@ -2544,25 +4762,25 @@ struct rows_2 {
   }
 };
 
-void run_rows_2(uint64_t p_group_norm_bias, uint64_t p_group_norm_weight, uint64_t p_var_mean_tile_count, uint64_t p_var_mean_tile_m2, uint64_t p_var_mean_tile_mean, uint64_t p_view, uint64_t p_add_1, int64_t s0, int64_t s53, int64_t s77, uint64_t parts, uint64_t stream) {
-  const rows_2 stage{reinterpret_cast<const scalar*>(p_group_norm_bias), reinterpret_cast<const scalar*>(p_group_norm_weight), reinterpret_cast<const accum*>(p_var_mean_tile_count), reinterpret_cast<const accum*>(p_var_mean_tile_m2), reinterpret_cast<const accum*>(p_var_mean_tile_mean), reinterpret_cast<const scalar*>(p_view), reinterpret_cast<scalar*>(p_add_1), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77)};
+void run_rows_2(uint64_t p_group_norm_bias, uint64_t p_group_norm_weight, uint64_t p_var_mean_tile_count, uint64_t p_var_mean_tile_m2, uint64_t p_var_mean_tile_mean, uint64_t p_view, uint64_t p_add_1, int64_t convolution_sum_boxes, int64_t s0, int64_t s53, int64_t s77, uint64_t parts, uint64_t stream) {
+  const rows_2 stage{reinterpret_cast<const scalar*>(p_group_norm_bias), reinterpret_cast<const scalar*>(p_group_norm_weight), reinterpret_cast<const accum*>(p_var_mean_tile_count), reinterpret_cast<const accum*>(p_var_mean_tile_m2), reinterpret_cast<const accum*>(p_var_mean_tile_mean), reinterpret_cast<const scalar*>(p_view), reinterpret_cast<scalar*>(p_add_1), static_cast<Index>(convolution_sum_boxes), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77)};
   check(launch_sliced_rows<256>(stage, reinterpret_cast<void*>(parts), reinterpret_cast<cudaStream_t>(stream)), "rows_2");
 }
 
 // One after another, those that are asked for.
-void run_model_forward(uint64_t stages, uint64_t p_conv_transpose_weight, uint64_t p_conv_transpose_bias, uint64_t p_group_norm_weight, uint64_t p_group_norm_bias, uint64_t p_x, uint64_t p_convolution_sum_0_kept, uint64_t p_add_1, uint64_t p_var_mean_0_kept, uint64_t p_var_mean_1_kept, uint64_t memory, int64_t in_var_mean_tile_count, int64_t at_var_mean_tile_count, int64_t in_var_mean_tile_mean, int64_t at_var_mean_tile_mean, int64_t in_var_mean_tile_m2, int64_t at_var_mean_tile_m2, int64_t in_packed_contract_0, int64_t at_packed_contract_0, int64_t in_parts_rows_1, int64_t at_parts_rows_1, int64_t s0, int64_t s53, int64_t s77, uint64_t stream) {
+void run_model_forward(uint64_t stages, uint64_t p_conv_transpose_weight, uint64_t p_conv_transpose_bias, uint64_t p_group_norm_weight, uint64_t p_group_norm_bias, uint64_t p_x, uint64_t p_convolution_sum_0_kept, uint64_t p_add_1, uint64_t p_var_mean_0_kept, uint64_t p_var_mean_1_kept, uint64_t memory, int64_t in_var_mean_tile_count, int64_t at_var_mean_tile_count, int64_t in_var_mean_tile_mean, int64_t at_var_mean_tile_mean, int64_t in_var_mean_tile_m2, int64_t at_var_mean_tile_m2, int64_t in_packed_contract_0, int64_t at_packed_contract_0, int64_t in_parts_rows_1, int64_t at_parts_rows_1, int64_t convolution_sum_boxes, int64_t s0, int64_t s53, int64_t s77, uint64_t stream) {
   const uint64_t holders[] = {memory, p_convolution_sum_0_kept, p_add_1, p_var_mean_0_kept, p_var_mean_1_kept};
   const uint64_t p_var_mean_tile_count = holders[in_var_mean_tile_count] + at_var_mean_tile_count;
   const uint64_t p_var_mean_tile_mean = holders[in_var_mean_tile_mean] + at_var_mean_tile_mean;
   const uint64_t p_var_mean_tile_m2 = holders[in_var_mean_tile_m2] + at_var_mean_tile_m2;
   const uint64_t packed_contract_0 = holders[in_packed_contract_0] + at_packed_contract_0;
   const uint64_t parts_rows_1 = holders[in_parts_rows_1] + at_parts_rows_1;
-  if (stages & 1) run_contract_1(p_conv_transpose_bias, p_conv_transpose_weight, p_x, p_convolution_sum_0_kept, p_var_mean_tile_count, p_var_mean_tile_m2, p_var_mean_tile_mean, s0, s53, s77, packed_contract_0, stream);
-  if (stages & 2) run_rows_1(p_conv_transpose_bias, p_convolution_sum_0_kept, p_group_norm_bias, p_group_norm_weight, p_var_mean_tile_count, p_var_mean_tile_m2, p_var_mean_tile_mean, p_add_1, p_var_mean_0_kept, p_var_mean_1_kept, s0, s53, s77, parts_rows_1, stream);
+  if (stages & 1) run_contract_1(p_conv_transpose_bias, p_conv_transpose_weight, p_x, p_convolution_sum_0_kept, p_var_mean_tile_count, p_var_mean_tile_m2, p_var_mean_tile_mean, convolution_sum_boxes, s0, s53, s77, packed_contract_0, stream);
+  if (stages & 2) run_rows_1(p_conv_transpose_bias, p_convolution_sum_0_kept, p_group_norm_bias, p_group_norm_weight, p_var_mean_tile_count, p_var_mean_tile_m2, p_var_mean_tile_mean, p_add_1, p_var_mean_0_kept, p_var_mean_1_kept, convolution_sum_boxes, s0, s53, s77, parts_rows_1, stream);
 }
 
 // One after another, those that are asked for.
-void run_model_inference(uint64_t stages, uint64_t p_conv_transpose_weight, uint64_t p_conv_transpose_bias, uint64_t p_group_norm_weight, uint64_t p_group_norm_bias, uint64_t p_x, uint64_t p_add_1, uint64_t memory, int64_t in_view, int64_t at_view, int64_t in_var_mean_tile_count, int64_t at_var_mean_tile_count, int64_t in_var_mean_tile_mean, int64_t at_var_mean_tile_mean, int64_t in_var_mean_tile_m2, int64_t at_var_mean_tile_m2, int64_t in_packed_contract_0, int64_t at_packed_contract_0, int64_t in_parts_rows_1, int64_t at_parts_rows_1, int64_t s0, int64_t s53, int64_t s77, uint64_t stream) {
+void run_model_inference(uint64_t stages, uint64_t p_conv_transpose_weight, uint64_t p_conv_transpose_bias, uint64_t p_group_norm_weight, uint64_t p_group_norm_bias, uint64_t p_x, uint64_t p_add_1, uint64_t memory, int64_t in_view, int64_t at_view, int64_t in_var_mean_tile_count, int64_t at_var_mean_tile_count, int64_t in_var_mean_tile_mean, int64_t at_var_mean_tile_mean, int64_t in_var_mean_tile_m2, int64_t at_var_mean_tile_m2, int64_t in_packed_contract_0, int64_t at_packed_contract_0, int64_t in_parts_rows_1, int64_t at_parts_rows_1, int64_t convolution_sum_boxes, int64_t s0, int64_t s53, int64_t s77, uint64_t stream) {
   const uint64_t holders[] = {memory, p_add_1};
   const uint64_t p_view = holders[in_view] + at_view;
   const uint64_t p_var_mean_tile_count = holders[in_var_mean_tile_count] + at_var_mean_tile_count;
@@ -2570,8 +4788,8 @@ void run_model_inference(uint64_t stages, uint64_t p_conv_transpose_weight, uint
   const uint64_t p_var_mean_tile_m2 = holders[in_var_mean_tile_m2] + at_var_mean_tile_m2;
   const uint64_t packed_contract_0 = holders[in_packed_contract_0] + at_packed_contract_0;
   const uint64_t parts_rows_1 = holders[in_parts_rows_1] + at_parts_rows_1;
-  if (stages & 1) run_contract_2(p_conv_transpose_bias, p_conv_transpose_weight, p_x, p_var_mean_tile_count, p_var_mean_tile_m2, p_var_mean_tile_mean, p_view, s0, s53, s77, packed_contract_0, stream);
-  if (stages & 2) run_rows_2(p_group_norm_bias, p_group_norm_weight, p_var_mean_tile_count, p_var_mean_tile_m2, p_var_mean_tile_mean, p_view, p_add_1, s0, s53, s77, parts_rows_1, stream);
+  if (stages & 1) run_contract_2(p_conv_transpose_bias, p_conv_transpose_weight, p_x, p_var_mean_tile_count, p_var_mean_tile_m2, p_var_mean_tile_mean, p_view, convolution_sum_boxes, s0, s53, s77, packed_contract_0, stream);
+  if (stages & 2) run_rows_2(p_group_norm_bias, p_group_norm_weight, p_var_mean_tile_count, p_var_mean_tile_m2, p_var_mean_tile_mean, p_view, p_add_1, convolution_sum_boxes, s0, s53, s77, parts_rows_1, stream);
 }
 """
 
@@ -4906,7 +7124,2225 @@ cudaError_t launch_gradient(const P& p, int splits, cudaStream_t stream) {
 
 }  // namespace crucible
 
+// What is done with sums where Hopper's matrix instructions leave them: in registers.
+//
+// A warp has 16 rows of sums; in each eight columns a lane has two neighbours of row lane / 4 and two of the row eight
+// below. They are finished there, stored two at a time, and statistics are joined by the four lanes of a row. The four
+// lanes' elements are a sector of memory (32 bytes of float), but rows begin anywhere: where a row's sectors begin in the
+// middle of a block of eight columns, the lanes behind that middle take the block before, so that each store of a warp
+// fills whole sectors.
+
+namespace crucible {
+
+// Where `finish_to` puts its element: in memory, or into a register until its neighbour is there too.
+struct StoreOne {
+  bool there;
+  template <class T>
+  __device__ __forceinline__ void operator()(T* at, T value) const {
+    if (there) *at = value;
+  }
+};
+
+#if CRUCIBLE_HOPPER
+template <class T>
+__device__ __forceinline__ void store_two(T* at, T first, T second) {
+  if constexpr (sizeof(T) == 4) {
+    *reinterpret_cast<float2*>(at) = make_float2(first, second);
+  } else {
+    struct alignas(2 * sizeof(T)) Two { T a, b; };
+    *reinterpret_cast<Two*>(at) = Two{first, second};
+  }
+}
+struct StoreNext {
+  scalar* at;
+  scalar value;
+  __device__ __forceinline__ void operator()(scalar* to, scalar x) { at = to, value = x; }
+};
+struct StoreTwo {
+  const StoreNext& first;
+  bool both, alone;  // alone: without the second
+  __device__ __forceinline__ void operator()(scalar*, scalar second) const {
+    // Two conditions instead of a branch, beside which nothing else could be done.
+    if (both) store_two(first.at, first.value, second);
+    if (alone) *first.at = first.value;
+  }
+};
+
+// An element: its column, and its place for functors that know elements so.
+struct Spot {
+  Index n, at[4];
+};
+template <class P, class To>
+__device__ __forceinline__ accum finish_spot(const P& p, Index z, Index m, const Spot& spot, accum value, To& to) {
+  if constexpr (PhasedOf<P>::phased)
+    return p.finish_at_to(z, m, spot.at[0], spot.at[1], spot.at[2], spot.at[3], 0, value, to);
+  else
+    return p.finish_to(z, m, spot.n, 0, value, to);
+}
+template <class P>
+__device__ __forceinline__ bool spot_exists(const P& p, Index z, Index m, const Spot& spot) {
+  if constexpr (RaggedOf<P>::ragged) return p.exists_at(z, m, spot.at[0], spot.at[1], spot.at[2], spot.at[3]);
+  return true;
+}
+
+// Two neighbours, finished and stored: the first where `stored`, the second where `both`.
+template <bool PAIRS, class P>
+__device__ __forceinline__ void finish_two(const P& p, Index z, Index m, const Spot (&spots)[2], bool stored, bool both, accum (&two)[2]) {
+  if constexpr (PAIRS) {
+    StoreNext left;
+    two[0] = finish_spot(p, z, m, spots[0], two[0], left);
+    StoreTwo right{left, both, stored && !both};
+    two[1] = finish_spot(p, z, m, spots[1], two[1], right);
+  } else {
+    StoreOne left{stored}, right{both};
+    two[0] = finish_spot(p, z, m, spots[0], two[0], left);
+    two[1] = finish_spot(p, z, m, spots[1], two[1], right);
+  }
+}
+
+// Statistics of a row's elements, by four lanes: deviations from what is near their mean (near_mean). Where some may not
+// exist, each lane has an element of its own instead, and the lanes' results are joined.
+template <bool RAGGED>
+struct RowStatistics {
+  accum near = 0, off[2] = {0, 0}, squares[2] = {0, 0};
+  int found = 0;
+  // Before the first: two elements, where they are there, of which one at least of the four lanes has one.
+  __device__ __forceinline__ void begin(const accum (&two)[2], bool first, bool second) {
+    near = near_mean<4>((first ? two[0] : accum(0)) + (second ? two[1] : accum(0)), first + second);
+  }
+  __device__ __forceinline__ void take(int which, accum x, bool there) {
+    if (RAGGED && there && found == 0) near = x;
+    const accum d = there ? x - near : accum(0);
+    off[which] += d;
+    squares[which] = fma(d, d, squares[which]);
+    if (RAGGED) found += there;
+  }
+  template <class P>
+  __device__ __forceinline__ void sink(const P& p, Index z, Index m, bool there, Index tile, int count) {
+    accum sum = off[0] + off[1], both = squares[0] + squares[1], mean = near, size = static_cast<accum>(count);
+    if (RAGGED) {
+      size = static_cast<accum>(found);
+      const accum by = found > 0 ? sum / size : accum(0);
+      mean += by, both -= sum * by;
+    }
+#pragma unroll
+    for (int by = 1; by < 4; by *= 2) {
+      const accum other_sum = __shfl_xor_sync(0xffffffffu, sum, by), other_both = __shfl_xor_sync(0xffffffffu, both, by);
+      if (RAGGED) {
+        const accum other = __shfl_xor_sync(0xffffffffu, size, by), d = __shfl_xor_sync(0xffffffffu, mean, by) - mean;
+        const accum part = other > 0 ? other / (size + other) : accum(0);
+        both += other_both + (part > 0 ? d * d * size * part : accum(0));
+        mean += part > 0 ? d * part : accum(0), size += other;
+      } else {
+        sum += other_sum, both += other_both;
+      }
+    }
+    if (!there || threadIdx.x % 4 != 0) return;
+    if (!RAGGED && count > 0) mean += sum / size, both -= sum * (sum / size);
+    if (size > 0)
+      p.sink(z, m, tile, size, mean, both < 0 ? accum(0) : both);
+    else
+      p.sink(z, m, tile, 0, 0, 0);  // others have them all
+  }
+};
+
+// One warp's rows of WIDTH columns of a line, from column `base` on, from eight columns more: of those that exist, `there`,
+// a line that has a neighbour before it leaves that one the elements before its first sector, and so takes those that
+// follow its last. WHOLE: all exist. PAIRS: two neighbours of a lane may be stored as one.
+template <int WIDTH, bool WHOLE, bool PAIRS, class P, int COUNT>
+__device__ __forceinline__ void finish_fragments(const P& p, Index z, Index first, Index tile, Index base, const Index (&place)[4],
+                                                 bool neighbour, int there, float (&sums)[COUNT]) {
+  constexpr bool RAGGED = RaggedOf<P>::ragged;
+  constexpr int BLOCKS = WIDTH / 8 + 1;
+  static_assert(COUNT == BLOCKS * 4 && (!P::statistics || P::group == 0), "eight columns more, and statistics of all");
+  const int lane = static_cast<int>(threadIdx.x) % 32, quad = lane % 4;
+  const Index rows = p.rows();
+  // The second row's sums take the first one's registers, so that both are finished by the same code: it is long.
+#pragma unroll 1
+  for (int h = 0; h < 2; ++h) {
+    const Index row = first + h * 8 + lane / 4, m = row < rows ? row : rows - 1;
+    const int odd = static_cast<int>(p.stored(z, m, base) % 8), whole = (8 - odd) % 8;
+    const int begin = neighbour ? whole : 0, end = WHOLE || WIDTH + whole < there ? WIDTH + whole : there;
+    const bool turn = PAIRS && quad * 2 + odd >= 8;
+    const int at = quad * 2 - (turn ? 8 : 0), rest = end - at;
+    RowStatistics<RAGGED> statistics;
+    accum ahead[2] = {};
+#pragma unroll
+    for (int i = 0; i < BLOCKS; ++i) {
+      // Where the line is whole, all blocks between the first and the last are its own; none but the first begins before it.
+      const bool sure = WHOLE && i > 0 && i + 1 < BLOCKS;
+      bool own[2];
+      Spot spots[2];
+      accum two[2];
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int o = at + i * 8 + e;
+        own[e] = sure || (rest > i * 8 + e && (i > 0 || o >= begin));
+        spots[e] = {P::reads && !own[e] ? Index(0) : base + o, {place[0], place[1], place[2], place[3] + (own[e] ? o : 0)}};
+        two[e] = turn ? sums[(i > 0 ? i - 1 : 0) * 4 + e] : sums[i * 4 + e];
+      }
+      finish_two<PAIRS>(p, z, m, spots, row < rows && own[0], row < rows && own[1], two);
+      if constexpr (P::statistics && RAGGED) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) statistics.take(e, two[e], own[e] && spot_exists(p, z, m, spots[e]));
+      } else if constexpr (P::statistics) {
+        // The row has an element in one of the first two blocks: where it is long, the second is all its own.
+        if (i == 0) {
+          ahead[0] = two[0], ahead[1] = two[1];
+        } else {
+          if (i == 1) {
+            const bool one = rest > 0 && at >= begin, other = rest > 1 && at + 1 >= begin;
+            const accum some[2] = {own[0] ? two[0] : ahead[0], own[1] ? two[1] : ahead[1]};
+            statistics.begin(some, own[0] || one, own[1] || other);
+#pragma unroll
+            for (int e = 0; e < 2; ++e) statistics.take(e, ahead[e], rest > e && at + e >= begin);
+          }
+#pragma unroll
+          for (int e = 0; e < 2; ++e) statistics.take(e, two[e], own[e]);
+        }
+      }
+    }
+    if constexpr (P::statistics) statistics.sink(p, z, row, row < rows, tile, end - begin);
+#pragma unroll
+    for (int i = 0; i < COUNT; i += 4) sums[i] = sums[i + 2], sums[i + 1] = sums[i + 3];
+  }
+}
+
+template <int WIDTH, class P, int COUNT>
+__device__ __forceinline__ void finish_line(const P& p, Index z, Index first, Index tile, Index base, const Index (&place)[4],
+                                            bool neighbour, int there, float (&sums)[COUNT]) {
+  bool even = P::in_pairs;
+#pragma unroll
+  for (int h = 0; h < 2 && P::in_pairs; ++h) {
+    const Index row = first + h * 8 + static_cast<int>(threadIdx.x) % 32 / 4, m = row < p.rows() ? row : p.rows() - 1;
+    even = even && p.stored(z, m, base) % 2 == 0;
+  }
+  if (!P::in_pairs || !__all_sync(0xffffffffu, even))
+    finish_fragments<WIDTH, false, false>(p, z, first, tile, base, place, neighbour, there, sums);
+  else if (there < WIDTH + 8)
+    finish_fragments<WIDTH, false, P::in_pairs>(p, z, first, tile, base, place, neighbour, there, sums);
+  else
+    finish_fragments<WIDTH, true, P::in_pairs>(p, z, first, tile, base, place, neighbour, there, sums);
+}
+
+
+// The sums of a box, as many columns apart from row to row as the halo under it is wide. Whether they can be finished in
+// registers: a block of eight columns is of two rows at most, and where windows are pooled, neighbours in one are in one lane.
+template <class Halo, class P>
+__host__ __device__ constexpr bool fragmentary() {
+  return Halo::at(3) >= 8 && (!PoolOf<P>::pooled || (Halo::at(3) % 2 == 0 && PoolOf<P>::Window::at(3) == 2));
+}
+
+// A row of the halo, by its number: where its first pixel is stored, from the box's first, and which of its pixels are the box's.
+template <class Halo, bool WHOLE, class P>
+struct BoxRow {
+  int at[3];
+  __device__ __forceinline__ explicit BoxRow(int number)
+      : at{number / (Halo::at(1) * Halo::at(2)), number / Halo::at(2) % Halo::at(1), number % Halo::at(2)} {}
+  __device__ __forceinline__ constexpr bool inside() const {
+    return at[0] < P::Box::at(0) && at[1] < P::Box::at(1) && at[2] < P::Box::at(2);
+  }
+  __device__ __forceinline__ Index first(const P& p) const {
+    return ((at[0] * p.extent(1) + at[1]) * p.extent(2) + at[2]) * p.extent(3);
+  }
+  __device__ __forceinline__ int count(const BoxPlace<P>& place) const {
+    if (!inside()) return 0;
+    return WHOLE ? P::Box::at(3) : at[0] < place.there[0] && at[1] < place.there[1] && at[2] < place.there[2] ? place.there[3] : 0;
+  }
+};
+
+// The sum that lies so many columns behind a lane's own of block i, element e: in another lane of the four, where that is
+// no multiple of eight.
+template <int COUNT>
+__device__ __forceinline__ float sum_behind(const float (&sums)[COUNT], int i, int columns, int e) {
+  constexpr int LAST = COUNT / 4 - 1;
+  const int block = i + columns / 8, next = block < LAST ? block + 1 : LAST, by = columns % 8 / 2;
+  if (by == 0) return sums[block * 4 + e];
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const float mine = lane % 4 < by ? sums[next * 4 + e] : sums[(block < LAST ? block : LAST) * 4 + e];
+  return __shfl_sync(0xffffffffu, mine, lane / 4 * 4 + (lane + by) % 4);
+}
+
+// The windows of one row's sums: two neighbours of a lane, and what lies below them.
+template <class Halo, bool WHOLE, class P, int COUNT>
+__device__ __forceinline__ void pool_fragments(const P& p, Index z, Index m, bool there, const BoxPlace<P>& place, Index base,
+                                               const float (&sums)[COUNT]) {
+  using Window = typename PoolOf<P>::Window;
+  using Row = BoxRow<Halo, WHOLE, P>;
+  constexpr int WIDE = Halo::at(3);
+  Index pools = 0;
+#pragma unroll
+  for (int d = 0; d < 4; ++d) pools = pools * (p.extent(d) / Window::at(d)) + place.first[d] / Window::at(d);
+#pragma unroll
+  for (int i = 0; i < COUNT / 4; ++i)
+    // The row in which the block begins, and the one that begins in it.
+#pragma unroll
+    for (int number = i * 8 / WIDE; number * WIDE < i * 8 + 8; ++number) {
+      const Row row(number);
+      const int x = i * 8 - number * WIDE;
+      if (!row.inside() || x >= P::Box::at(3)) continue;
+      if (row.at[0] % Window::at(0) != 0 || row.at[1] % Window::at(1) != 0 || row.at[2] % Window::at(2) != 0) continue;
+      const int pixel = x + static_cast<int>(threadIdx.x) % 4 * 2;
+      // The window's last pixel exists.
+      bool whole = there && pixel >= 0 && pixel + 1 < (WHOLE ? P::Box::at(3) : place.there[3]);
+      if (!WHOLE)
+#pragma unroll
+        for (int d = 0; d < 3; ++d) whole = whole && row.at[d] + Window::at(d) <= place.there[d];
+      typename P::Pooling pool;
+#pragma unroll
+      for (int k = 0; k < Window::product; ++k) {
+        const int down = (Window::index(k, 0) * Halo::at(1) + Window::index(k, 1)) * Halo::at(2) + Window::index(k, 2);
+        const Index n = base + Row(number + down).first(p) + pixel + Window::index(k, 3);
+        pool.step(p.pool_in(z, m, P::reads && !whole ? Index(0) : n, sum_behind(sums, i, down * WIDE, Window::index(k, 3))));
+      }
+      Index to = 0;
+#pragma unroll
+      for (int d = 0; d < 3; ++d) to = to * (p.extent(d) / Window::at(d)) + row.at[d] / Window::at(d);
+      if (whole) p.pool_out(z, m, pools + to * (p.extent(3) / Window::at(3)) + pixel / Window::at(3), pool);
+    }
+}
+
+// One warp's rows of a box. Names as above.
+template <class Halo, bool WHOLE, bool PAIRS, class P, int COUNT>
+__device__ __forceinline__ void finish_fragments(const P& p, Index z, Index first, Index tile, const BoxPlace<P>& place, Index base,
+                                                 float (&sums)[COUNT]) {
+  using Row = BoxRow<Halo, WHOLE, P>;
+  constexpr int WIDE = Halo::at(3);
+  static_assert(fragmentary<Halo, P>() && (!P::statistics || P::group == 0), "statistics are of all columns");
+  const int lane = static_cast<int>(threadIdx.x) % 32, quad = lane % 4;
+  const Index rows = p.rows();
+#pragma unroll 1
+  for (int h = 0; h < 2; ++h) {
+    const Index row = first + h * 8 + lane / 4, m = row < rows ? row : rows - 1;
+    RowStatistics<RaggedOf<P>::ragged> statistics;
+#pragma unroll
+    for (int i = 0; i < COUNT / 4; ++i) {
+      // The block begins at pixel `x` of row `number`, and with its pixel `turn` the next row does.
+      const int number = i * 8 / WIDE, x = i * 8 % WIDE, turn = WIDE - x;
+      const Row here(number), below(number + 1);
+      const bool begun = here.inside() && x < P::Box::at(3), next = turn < 8 && below.inside();
+      if (!begun && !next) continue;
+      bool own[2];
+      Spot spots[2];
+      accum two[2] = {sums[i * 4], sums[i * 4 + 1]};
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int c = quad * 2 + e;
+        const bool other = next && c >= turn;
+        const int pixel = other ? c - turn : c + x, count = other ? below.count(place) : here.count(place);
+        const bool sure = WHOLE && begun && x + 8 <= P::Box::at(3);
+        own[e] = sure || pixel < count;
+        spots[e].n = P::reads && !own[e] ? Index(0) : base + (other ? below.first(p) : here.first(p)) + pixel;
+#pragma unroll
+        for (int d = 0; d < 4; ++d)
+          spots[e].at[d] = place.first[d] + (!own[e] ? 0 : d == 3 ? pixel : other ? below.at[d == 3 ? 0 : d] : here.at[d == 3 ? 0 : d]);
+      }
+      finish_two<PAIRS>(p, z, m, spots, row < rows && own[0], row < rows && own[1], two);
+      if constexpr (P::statistics) {
+        if (!RaggedOf<P>::ragged && i == 0) statistics.begin(two, own[0], own[1]);
+#pragma unroll
+        for (int e = 0; e < 2; ++e) statistics.take(e, two[e], own[e] && spot_exists(p, z, m, spots[e]));
+      }
+    }
+    if constexpr (P::statistics) statistics.sink(p, z, row, row < rows, tile, WHOLE ? P::Box::product : place.count());
+    if constexpr (PoolOf<P>::pooled) pool_fragments<Halo, WHOLE>(p, z, m, row < rows, place, base, sums);
+#pragma unroll
+    for (int i = 0; i < COUNT; i += 4) sums[i] = sums[i + 2], sums[i + 1] = sums[i + 3];
+  }
+}
+
+template <class Halo, class P, int COUNT>
+__device__ __forceinline__ void finish_box_fragments(const P& p, Index z, Index first, Index tile, const BoxPlace<P>& place,
+                                                     float (&sums)[COUNT]) {
+  constexpr bool PAIRS = P::in_pairs && Halo::at(3) % 2 == 0;
+  Index base = 0;
+#pragma unroll
+  for (int d = 0; d < 4; ++d) base = base * p.extent(d) + place.first[d];
+  bool even = PAIRS && p.extent(3) % 2 == 0;
+#pragma unroll
+  for (int h = 0; h < 2 && PAIRS; ++h) {
+    const Index row = first + h * 8 + static_cast<int>(threadIdx.x) % 32 / 4, m = row < p.rows() ? row : p.rows() - 1;
+    even = even && p.stored(z, m, base) % 2 == 0;
+  }
+  if (!PAIRS || !__all_sync(0xffffffffu, even))
+    finish_fragments<Halo, false, false>(p, z, first, tile, place, base, sums);
+  else if (place.count() < P::Box::product)
+    finish_fragments<Halo, false, PAIRS>(p, z, first, tile, place, base, sums);
+  else
+    finish_fragments<Halo, true, PAIRS>(p, z, first, tile, place, base, sums);
+}
+#endif  // CRUCIBLE_HOPPER
+
+}  // namespace crucible
+
+// Hopper's matrix instructions and what goes with them (compute capability 9.0a): barriers in shared memory on which
+// producers and consumers wait for each other, bulk copies, and descriptors of operands.
+//
+// Wgmma<N, kind>::multiply(d, a, b, more) adds the product of 64 x K values at descriptor a and N x K values at b (K is 32
+// bytes: 16 half or bfloat16, 8 tf32) to d, or starts d anew; the including file brings the instructions for its N.
+// Of d[4j + 2h + i], row 16 * (warp % 4) + 8h + lane / 4 and column 8j + 2 * (lane % 4) + i are this thread's.
+
+#if CRUCIBLE_HOPPER
+namespace crucible {
+
+#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define CRUCIBLE_HAS_WGMMA 1
+#else
+#define CRUCIBLE_HAS_WGMMA 0
+#endif
+
+// What the tensor cores multiply: floats scaled and rounded to half, floats rounded to tf32, elements as they are, or floats
+// split into two tf32 numbers.
+enum class Operands { Half, Tf32, Native, Split };
+
+template <int N, Operands kind>
+struct Wgmma;
+
+#if CRUCIBLE_HAS_WGMMA
+__device__ __forceinline__ unsigned shared_address(const void* at) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(at));
+}
+
+// Barriers. `parity` is that of the phase waited for: a fresh barrier is in phase 0, and waiting for parity 1 passes.
+__device__ __forceinline__ void barrier_init(unsigned barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+__device__ __forceinline__ void barrier_inits_done() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+__device__ __forceinline__ void barrier_arrive(unsigned barrier) {
+  asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+__device__ __forceinline__ void barrier_expect(unsigned barrier, unsigned bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ bool barrier_try(unsigned barrier, unsigned parity) {
+  unsigned passed;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n}\n"
+      : "=r"(passed)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return passed != 0;
+}
+__device__ __forceinline__ void barrier_wait(unsigned barrier, unsigned parity) {
+  while (!barrier_try(barrier, parity)) {
+  }
+}
+
+// Arrives when this thread's copies have come.
+__device__ __forceinline__ void copies_arrive(unsigned barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+// Bytes (a multiple of 16) from global to shared memory; they count on the barrier.
+__device__ __forceinline__ void bulk_copy(unsigned to, const void* from, unsigned bytes, unsigned barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+               "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier)
+               : "memory");
+}
+
+// Makes what this thread stored to shared memory visible to the tensor cores.
+__device__ __forceinline__ void publish() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// A warp's stores to global memory, counted at `count`, for bulk copies of whoever has waited for the count.
+__device__ __forceinline__ void hand_over(unsigned* count) {
+  asm volatile("fence.proxy.async;" ::: "memory");
+  __syncwarp();
+  if (threadIdx.x % 32 == 0)
+    asm volatile("fence.acq_rel.gpu;\nred.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(__cvta_generic_to_global(count))
+                 : "memory");
+}
+__device__ __forceinline__ void count_wait(const unsigned* count, unsigned wanted) {
+  unsigned there;
+  do {
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(there) : "l"(__cvta_generic_to_global(count)) : "memory");
+  } while (there < wanted);
+  asm volatile("fence.proxy.async;" ::: "memory");
+}
+
+// Threads of two warpgroups taking turns: one waits for its turn, the other gives it.
+__device__ __forceinline__ void turn_wait(int id) { asm volatile("bar.sync %0, 256;" ::"r"(id) : "memory"); }
+__device__ __forceinline__ void turn_give(int id) { asm volatile("bar.arrive %0, 256;" ::"r"(id) : "memory"); }
+
+__device__ __forceinline__ void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_end() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Until at most LEFT batches of products are under way.
+template <int LEFT>
+__device__ __forceinline__ void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
+}
+// Keeps the compiler from reading sums before the wait.
+template <int COUNT>
+__device__ __forceinline__ void settle(float (&d)[COUNT]) {
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(d[i])::"memory");
+}
+
+// An operand whose lines (rows of A, columns of B) are 16 bytes long and follow each other, eight to a matrix; `deeper`
+// bytes lead to the second 16 bytes of each line. A shift by one line is one more in the lowest field.
+__device__ __forceinline__ uint64_t lines_at(unsigned address, unsigned deeper) {
+  return static_cast<uint64_t>((address & 0x3ffffu) >> 4) | static_cast<uint64_t>(deeper >> 4) << 16 | uint64_t(8) << 32;
+}
+
+// Two numbers as half in one word, the first in the low half.
+__device__ __forceinline__ unsigned pack_half(float first, float second) {
+  unsigned pair;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+  return pair;
+}
+
+template <int KEEP>
+__device__ __forceinline__ void registers_up() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(KEEP)); }
+template <int KEEP>
+__device__ __forceinline__ void registers_down() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(KEEP)); }
+#endif
+
+// The exponent that brings a number of these bits (without its sign) to [2^peak, 2^(peak + 1)); none for inf and nan.
+__device__ __forceinline__ int exponent_to(int peak, unsigned bits) {
+  const int e = static_cast<int>(bits >> 23);
+  return e == 255 ? 0 : peak + 127 - (e == 0 ? 1 : e);
+}
+// 2^e, and x * 2^e for |e| up to 252 without a detour through infinity or zero.
+__device__ __forceinline__ float power_of_two(int e) { return __int_as_float((e + 127) << 23); }
+__device__ __forceinline__ float scaled(float x, int e) { return x * power_of_two(e / 2) * power_of_two(e - e / 2); }
+
+}  // namespace crucible
+#endif  // CRUCIBLE_HOPPER
+
+// Weights of a convolution for Hopper's tensor cores, in the order of shared memory, and what scales them and the input.
+//
+// For each 64 rows there is one contiguous piece of [chunk of channels][tap][16 bytes of channels][row]. In kind Half a row's
+// largest weight is brought to [2^9, 2^10), and a sample of the input says by how much that is scaled; the same weights in
+// tf32 lie behind, for the launch that does again what half cannot hold. In kind Split there are two planes, hi and lo, for each
+// tap, and the largest weight is brought to [2^30, 2^31). Bytes: each weight read twice, written twice.
+
+#if CRUCIBLE_HOPPER
+namespace crucible {
+
+constexpr int PAIR_ROWS = 64, TAP_BYTES = PAIR_ROWS * 32;  // of a tile; of its weights for one tap and chunk
+
+// JOIN: the dimension along which two boxes lie side by side, 4 for those of two samples, or -1. SLOTS of the ring. LAND: KB for what is on its way.
+template <int JOIN_, int SLOTS_, int CHUNKS_, int TURN_, int LAND_, Operands kind_>
+struct Warpgroups {
+  static constexpr Operands kind = kind_;
+  static constexpr int JOIN = JOIN_, SLOTS = SLOTS_, CHUNKS = CHUNKS_, TURN = TURN_, LAND = LAND_;
+  static constexpr int BM = PAIR_ROWS, PRODUCERS = 256, CONSUMERS = 256, threads = PRODUCERS + CONSUMERS;
+  static constexpr bool PAIRED = JOIN >= 0, SAMPLES = JOIN == 4, TOGETHER = true;
+  static constexpr int BOXES = PAIRED ? 2 : 1;                 // side by side
+  static constexpr int UNIT = kind == Operands::Tf32 ? 4 : 8;  // channels in 16 bytes
+  static constexpr int CHANNELS = 2 * UNIT;                    // of a chunk
+};
+
+// What the launches hand to each other: a flag, the largest number in a sample of the input and in each channel of it, an
+// exponent for each row of weights, and the weights for each kind.
+struct Packed {
+  int* again;
+  int* largest;  // floats that are not negative, as integers
+  int* channels;
+  int* rows;
+  unsigned char* half;
+  unsigned char* tf32;
+
+  // Bytes that begin as zeros.
+  template <class P>
+  static __host__ __device__ constexpr int64_t zeros() { return 256 + (P::CHANNELS + 63) / 64 * 256; }
+
+  template <class P>
+  __host__ __device__ Packed(const P& p, void* at) {
+    const int64_t tiles = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS), taps = P::Kernel::product;
+    unsigned char* const bytes = static_cast<unsigned char*>(at);
+    again = reinterpret_cast<int*>(bytes);
+    largest = again + 1;
+    channels = again + 64;
+    rows = reinterpret_cast<int*>(bytes + zeros<P>());
+    half = bytes + zeros<P>() + tiles * PAIR_ROWS * 4;
+    tf32 = half + tiles * taps * ((P::CHANNELS + 15) / 16) * TAP_BYTES;
+  }
+  // Bytes of all this.
+  template <class P>
+  static __host__ __device__ int64_t bytes(const P& p) {
+    const int64_t tiles = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS), taps = P::Kernel::product;
+    return zeros<P>() + tiles * (PAIR_ROWS * 4 + taps * ((P::CHANNELS + 15) / 16 + (P::CHANNELS + 7) / 8) * TAP_BYTES);
+  }
+  __device__ __forceinline__ int input() const;        // exponent of its scale
+  __device__ __forceinline__ int split_input() const;  // and in kind Split
+  template <class W>
+  __device__ __forceinline__ const unsigned char* weights() const {
+    return W::kind == Operands::Tf32 ? tf32 : half;
+  }
+};
+
+constexpr float HALF_LIMIT = 65504.0f, HALF_SMALL = 0x1p-12f;
+constexpr int SAMPLERS = 8, SAMPLES = 4;  // blocks, and numbers that each thread of them looks at
+constexpr int HALF_PEAK = 9;  // scaled, the largest number lies between 2^9 and 2^10
+
+// The exponent of a scale that brings `largest` there; a power of two that is a float itself.
+__device__ __forceinline__ int half_exponent(float largest) {
+  if (largest == 0.0f) return 0;
+  const int by = exponent_to(HALF_PEAK, __float_as_uint(largest));
+  return by < 126 ? by : 126;
+}
+
+// In kind Split: the same for a row of weights, and what no weight may reach.
+constexpr int SPLIT_PEAK = 30;
+constexpr float SPLIT_WEIGHT = 0x1p40f;
+__device__ __forceinline__ int split_exponent(float largest) {
+  return largest == 0.0f ? 0 : exponent_to(SPLIT_PEAK, __float_as_uint(largest));
+}
+
+// hi + lo is x to 22 bits or more; tensor cores ignore the bits below a tf32 number's. Not for inf and nan.
+__device__ __forceinline__ void split_tf32(float x, unsigned& hi, unsigned& lo) {
+  hi = (__float_as_uint(x) + 0x1000u) & 0xffffe000u;
+  lo = __float_as_uint(x - __uint_as_float(hi)) + 0x1000u;
+}
+
+__device__ __forceinline__ int Packed::input() const { return half_exponent(__int_as_float(*largest)); }
+// None where the input can be split as it is, so that what is far smaller beside it can be split too.
+__device__ __forceinline__ int Packed::split_input() const {
+  const float most = __int_as_float(*largest);
+  return most >= 0x1p-60f && most < 0x1p60f ? 0 : half_exponent(most);
+}
+
+__device__ __forceinline__ float block_max(float x) {
+  __shared__ float parts[8];
+  __syncthreads();
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
+  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = x;
+  __syncthreads();
+  x = parts[0];
+  for (int w = 1; w < 8; ++w) x = fmaxf(x, parts[w]);
+  return x;
+}
+
+// A block of 256 threads for each row of weights, and SAMPLERS more that look at the input.
+template <class W, class P>
+__global__ void __launch_bounds__(256) pack_rows_kernel(const __grid_constant__ P p, void* workspace) {
+#if CRUCIBLE_HAS_WGMMA
+  const Packed packed(p, workspace);
+  constexpr int TAPS = P::Kernel::product;
+  const Index tiles = (p.rows() + PAIR_ROWS - 1) / PAIR_ROWS, groups = p.groups(), channels = p.channels();
+  if (blockIdx.x >= unsigned(tiles * groups * PAIR_ROWS)) {
+    if constexpr (W::kind == Operands::Half || W::kind == Operands::Split) {
+      const int first = static_cast<int>((blockIdx.x - unsigned(tiles * groups * PAIR_ROWS)) * 256 + threadIdx.x);
+      float largest = 0;
+#pragma unroll
+      for (int k = 0; k < SAMPLES; ++k) {
+        // Numbers that look random spread the sample over everything.
+        const int i = first + k * SAMPLERS * 256;
+        const auto pick = [&](unsigned salt, Index extent) {
+          unsigned h = (unsigned(i) * 8u + salt) * 2654435761u;
+          h ^= h >> 15;
+          h *= 2246822519u;
+          h ^= h >> 13;
+          return static_cast<Index>(h % static_cast<unsigned>(extent));
+        };
+        Index at[4];
+#pragma unroll
+        for (int d = 0; d < 4; ++d)
+          at[d] = pick(d, p.extent(d)) * P::Stride::at(d) + P::Shift::at(d) + (P::Kernel::at(d) - 1) * P::Dilation::at(d) / 2;
+        const typename P::BAt place = p.b_at(pick(4, p.batches()), at[0], at[1], at[2], at[3]);
+        const float x = fabsf(static_cast<float>(p.b_in(place, static_cast<Index>(i % P::CHANNELS))));
+        if (place.inside && x < INFINITY) {
+          largest = fmaxf(largest, x);
+          atomicMax(packed.channels + i % P::CHANNELS, __float_as_int(x));
+        }
+      }
+      largest = block_max(largest);
+      if (threadIdx.x == 0) atomicMax(packed.largest, __float_as_int(largest));
+    }
+    return;
+  }
+  const Index row = static_cast<Index>(blockIdx.x), group = row / (tiles * PAIR_ROWS), m = row % (tiles * PAIR_ROWS);
+  const bool there = m < p.rows();
+  const auto line = p.a_row(group, there ? m : 0);
+  int by = 0;
+  if constexpr (W::kind == Operands::Half || W::kind == Operands::Split) {
+    float largest = 0;
+    if (there)
+      for (Index k = static_cast<Index>(threadIdx.x); k < channels * TAPS; k += 256)
+        largest = fmaxf(largest, fabsf(static_cast<float>(p.a(line, k))));
+    largest = block_max(largest);
+    by = W::kind == Operands::Half ? half_exponent(largest) : split_exponent(largest);
+  }
+  if (threadIdx.x == 0) packed.rows[row] = by;
+  const auto put = [&](auto kind, unsigned char* to) {
+    constexpr int UNIT = decltype(kind)::UNIT, CHANNELS = 2 * UNIT, PLANES = decltype(kind)::kind == Operands::Split ? 2 : 1;
+    const Index chunks = (channels + CHANNELS - 1) / CHANNELS;
+    unsigned char* const tile = to + (row / PAIR_ROWS) * int64_t(chunks) * TAPS * PLANES * TAP_BYTES;
+    bool bad = false;
+    for (Index c = static_cast<Index>(threadIdx.x); c < chunks * CHANNELS; c += 256) {
+      float largest = 0;
+      for (int t = 0; t < TAPS; ++t) {
+        const int tap = P::flipped ? TAPS - 1 - t : t;
+        const float w = there && c < channels ? static_cast<float>(p.a(line, c * TAPS + tap)) : 0.0f;
+        unsigned char* const at =
+            tile + ((c / CHANNELS * TAPS + t) * PLANES * 2 + c % CHANNELS / UNIT) * int64_t(TAP_BYTES / 2) + row % PAIR_ROWS * 16;
+        if constexpr (decltype(kind)::kind == Operands::Tf32) {
+          reinterpret_cast<unsigned*>(at)[c % UNIT] = round_tf32(w);
+        } else if constexpr (decltype(kind)::kind == Operands::Half) {
+          const float s = scaled(w, by);
+          largest = fmaxf(largest, fabsf(s));
+          reinterpret_cast<unsigned short*>(at)[c % UNIT] = static_cast<unsigned short>(pack_half(s, 0.0f));
+        } else if constexpr (decltype(kind)::kind == Operands::Split) {
+          bad |= !(fabsf(w) < SPLIT_WEIGHT);
+          split_tf32(scaled(w, by), reinterpret_cast<unsigned*>(at)[c % UNIT], reinterpret_cast<unsigned*>(at + TAP_BYTES)[c % UNIT]);
+        } else {
+          reinterpret_cast<unsigned short*>(at)[c % UNIT] = static_cast<unsigned short>(pack(w, 0.0f));
+        }
+      }
+      if (decltype(kind)::kind == Operands::Half) bad |= !(largest <= HALF_LIMIT) || (largest > 0 && largest < HALF_SMALL);
+    }
+    if (bad) *packed.again = 1;
+  };
+  put(W(), packed.half);
+  if constexpr (W::kind == Operands::Half) put(Warpgroups<0, 1, 0, 0, 0, Operands::Tf32>(), packed.tf32);
+#endif
+}
+
+#ifndef __CUDACC_RTC__
+// Packs, and says how many processors there are.
+template <class W, class P>
+cudaError_t pack_rows(const P& p, void* workspace, int* processors, cudaStream_t stream) {
+  int device = 0;
+  cudaError_t refused = cudaGetDevice(&device);
+  if (refused == cudaSuccess) refused = cudaDeviceGetAttribute(processors, cudaDevAttrMultiProcessorCount, device);
+  if (refused == cudaSuccess) refused = cudaMemsetAsync(workspace, 0, Packed::zeros<P>(), stream);
+  if (refused != cudaSuccess) return refused;
+  const int64_t rows = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS) * PAIR_ROWS;
+  pack_rows_kernel<W><<<static_cast<unsigned>(rows + SAMPLERS), 256, 0, stream>>>(p, workspace);
+  return cudaGetLastError();
+}
+#endif
+
+}  // namespace crucible
+#endif  // CRUCIBLE_HOPPER
+
+// Convolutions on Hopper's tensor cores (wgmma, compute capability 9.0a): a window slides over an input.
+//
+// A block stays on its processor and takes 64 output channels of one box of output pixels after another. Eight warps
+// produce: they read the input under a box, the halo, 32 bytes of channels (a chunk) at a time, round it and store it as
+// [16 bytes of channels][pixel] in a ring of slots. Two warpgroups consume: for every tap of the window one instruction
+// multiplies 64 channels by N pixels, and a tap is an offset into the halo.
+// The pixels of an instruction follow each other in the halo. So a box of several rows is computed with what lies between
+// its rows, which is thrown away: N = rows * (width of the halo). With strides, each residue of a pixel's place has a
+// halo of its own, in which neighbours are neighbours again.
+// Weights are packed beforehand, in the order of shared memory. If they fit they stay there (CHUNKS > 0), and the
+// warpgroups take boxes alternately, so that one stores while the other multiplies. Else they come with each chunk by a
+// bulk copy, and to share them the warpgroups take two boxes side by side (JOIN >= 0), or the same box of two samples
+// (JOIN = 4), and turns, TURN chunks each.
+// Phases whose elements lie beside each other are computed together, each with sums of its own, and go through shared
+// memory, from where neighbouring lanes store neighbours.
+//
+// Operands: half has the 11 bits of tf32 at twice the rate, but not its range. In kind Half the weights are scaled by a
+// power of two for each output channel and the input by one chosen from a sample of it, and the block watches: a number
+// too large, or a channel that is not zero but too small to have its 11 bits in all the pixels that a warp sees, raises a
+// flag, and the second launch, in kind Tf32, which otherwise returns at once, does everything again.
+// Memory: 1.1 to 1.5 times the input from L2, the output once, for each 64 output channels.
+
+#if CRUCIBLE_HOPPER
+namespace crucible {
+
+// Floats from a row to the next where so many columns of several phases are staged: a quarter of a warp stores to two rows.
+__host__ __device__ constexpr int beside_pitch(int columns) { return (columns + 31) / 32 * 32 + 16; }
+
+// A box, or two, and the halo. Places in the halo count residue by residue.
+template <class W, class P>
+struct Pair {
+  __host__ __device__ static constexpr int box(int d) { return P::Box::at(d) * (d == W::JOIN ? W::BOXES : 1); }
+  __host__ __device__ static constexpr int halo(int d) { return halo_extent<P>(d, box(d)); }
+  // Of a residue; where neighbours are pooled, rows begin with one that has its neighbour behind it.
+  __host__ __device__ static constexpr int each(int d) {
+    const int own = (halo(d) - 1) / P::Stride::at(d) + 1;
+    return d == 3 && PoolOf<P>::pooled && PoolOf<P>::Window::at(3) == 2 ? own + own % 2 : own;
+  }
+  using Halo = Dims<each(0), each(1), each(2), each(3)>;
+  static constexpr int RESIDUES = P::Stride::product, PLACES = RESIDUES * Halo::product * (W::SAMPLES ? W::BOXES : 1);
+  __host__ __device__ static constexpr int reach(int d) {
+    return (P::Kernel::at(d) - 1) * P::Dilation::at(d) / P::Stride::at(d);
+  }
+  // Places from a box's first pixel to its last, and from a box's to the next one's.
+  static constexpr int SPAN = 1 + (P::Box::at(0) - 1) * Halo::pitch(0) + (P::Box::at(1) - 1) * Halo::pitch(1) +
+                              (P::Box::at(2) - 1) * Halo::pitch(2) + (P::Box::at(3) - 1) * Halo::pitch(3);
+  static constexpr int SECOND = W::SAMPLES ? PLACES / W::BOXES : W::PAIRED ? P::Box::at(W::JOIN) * Halo::pitch(W::JOIN) : 0;
+  static constexpr int N = (SPAN + 7) / 8 * 8, BN = (N + 31) / 32 * 32;
+  static constexpr int FARTHEST = reach(0) * Halo::pitch(0) + reach(1) * Halo::pitch(1) + reach(2) * Halo::pitch(2) + reach(3) * Halo::pitch(3);
+  static constexpr int READ = (RESIDUES - 1) * Halo::product + (W::BOXES - 1) * SECOND + FARTHEST + N;  // one more than the last place read
+  static constexpr int ROOM = READ > PLACES ? READ : PLACES;
+  static_assert(N <= 256, "the widest instruction");
+
+  // From a pixel's place to that of the input under a tap of it.
+  static __device__ __forceinline__ constexpr int tap(int t) {
+    int residue = 0, places = 0;
+    for (int d = 0; d < 4; ++d) {
+      const int far = P::Kernel::index(t, d) * P::Dilation::at(d);
+      residue = residue * P::Stride::at(d) + far % P::Stride::at(d);
+      places += far / P::Stride::at(d) * Halo::pitch(d);
+    }
+    return residue * Halo::product + places;
+  }
+
+  // An input that is memory as it is lands in shared memory, a chunk of AHEAD pixels of each producer before it rounds the
+  // first of them; any other is computed in registers.
+  static constexpr bool DIRECT = P::b_direct && sizeof(scalar) == 4;
+  static constexpr int PIXELS = (PLACES + W::PRODUCERS - 1) / W::PRODUCERS;
+  static constexpr int AHEAD = DIRECT ? W::LAND * 1024 / (W::CHANNELS * 4 * W::PRODUCERS) : 1;
+  static constexpr bool WHOLE = P::CHANNELS % W::CHANNELS == 0;  // no chunk has too few channels
+
+  // Warpgroups that take boxes alternately take turns too: who waited for a slot before the other's box is in the ring
+  // could take the phase before last of its barrier for the one it needs.
+  static constexpr bool TURNS = !W::PAIRED || W::TURN > 0;
+  static constexpr int TURN = W::TURN > 0 ? W::TURN : 1;
+  static constexpr int TAPS = P::Kernel::product, BESIDE = W::TOGETHER ? InsideOf<P>::beside : 1;
+  static constexpr int HALO_BYTES = 2 * ROOM * 16, STREAMED = W::CHUNKS > 0 ? 0 : BESIDE * TAPS * TAP_BYTES;
+  static constexpr int SLOT_BYTES = (HALO_BYTES + 127) / 128 * 128 + STREAMED;
+  static constexpr int KEPT_BYTES = W::CHUNKS * BESIDE * TAPS * TAP_BYTES;
+  static constexpr bool FRAGMENTS = BESIDE == 1 && fragmentary<Halo, P>();
+  static constexpr int STAGE_PITCH = BESIDE > 1 ? beside_pitch(BESIDE * N) : (BN + 23) / 32 * 32 + 8, STAGE_BYTES = FRAGMENTS ? 0 : W::CONSUMERS / 32 * 4 * STAGE_PITCH * 4;
+  static constexpr int shared_bytes = KEPT_BYTES + W::SLOTS * SLOT_BYTES + STAGE_BYTES + W::LAND * 1024 + (2 * W::SLOTS + 1) * 8 + 112;
+};
+
+#if CRUCIBLE_HAS_WGMMA
+// Tiles of a block: boxes, or several side by side, of one sample after another, always with the same weights. Their places are counted
+// in digits, the sample first, so that no step divides.
+template <class W, class P>
+struct PairTiles {
+  using H = Pair<W, P>;
+  Index group, tile_m, left;  // left: tiles to come, this one included
+  Index numbers[4], at[5], step[5];
+
+  __device__ __forceinline__ explicit PairTiles(const P& p) {
+    const Index tiles = (p.rows() + PAIR_ROWS - 1) / PAIR_ROWS, kinds = tiles * (p.groups() / H::BESIDE);
+    const Index kind = static_cast<Index>(blockIdx.x) % kinds;
+    group = kind / tiles * H::BESIDE, tile_m = kind % tiles;
+    Index first = static_cast<Index>(blockIdx.x) / kinds, by = static_cast<Index>(gridDim.x) / kinds;
+    Index count = samples(p);
+#pragma unroll
+    for (int d = 0; d < 4; ++d) numbers[d] = (p.extent(d) - 1) / H::box(d) + 1, count *= numbers[d];
+    left = first < count ? (count - first - 1) / by + 1 : 0;
+#pragma unroll
+    for (int d = 3; d >= 0; --d) {
+      at[d + 1] = first % numbers[d], step[d + 1] = by % numbers[d];
+      first /= numbers[d], by /= numbers[d];
+    }
+    at[0] = first, step[0] = by;
+  }
+  __device__ __forceinline__ void next() {
+    Index carry = 0;
+#pragma unroll
+    for (int d = 3; d >= 0; --d) {
+      at[d + 1] += step[d + 1] + carry;
+      carry = at[d + 1] >= numbers[d];
+      if (carry) at[d + 1] -= numbers[d];
+    }
+    at[0] += step[0] + carry;
+    --left;
+  }
+  static __device__ __forceinline__ Index samples(const P& p) {
+    const Index all = p.batches() / p.groups();
+    return W::SAMPLES ? (all + W::BOXES - 1) / W::BOXES : all;
+  }
+  // Of one of its boxes, and whether it exists.
+  __device__ __forceinline__ Index batch(const P& p, int which) const {
+    return (W::SAMPLES ? at[0] * W::BOXES + which : at[0]) * p.groups() + group;
+  }
+  __device__ __forceinline__ bool exists(const P& p, int which) const { return !W::SAMPLES || batch(p, which) < p.batches(); }
+  __device__ __forceinline__ Index first(int d) const { return at[d + 1] * H::box(d); }
+};
+
+// Whether what a warp has put away, of which each lane knows its largest number, is more than half can hold.
+__device__ __forceinline__ bool watched(float& largest) {
+  const unsigned most = __reduce_max_sync(0xffffffffu, __float_as_uint(largest));
+  // A few numbers alone may be small.
+  const bool small = most < __float_as_uint(HALF_SMALL) && most != 0 && __popc(__ballot_sync(0xffffffffu, largest > 0.0f)) > 3;
+  largest = 0.0f;
+  return small || most > __float_as_uint(HALF_LIMIT);
+}
+
+// 16 bytes of channels. In kind Half they are scaled, and the largest number so far is noted.
+template <Operands kind>
+__device__ __forceinline__ uint4 round_unit(float* x, float by, float& largest) {
+  if constexpr (kind == Operands::Tf32) {
+    return make_uint4(round_tf32(x[0]), round_tf32(x[1]), round_tf32(x[2]), round_tf32(x[3]));
+  } else if constexpr (kind == Operands::Half) {
+#pragma unroll
+    for (int e = 0; e < 8; ++e) {
+      x[e] *= by;
+      largest = fmaxf(largest, fabsf(x[e]));
+    }
+    return make_uint4(pack_half(x[0], x[1]), pack_half(x[2], x[3]), pack_half(x[4], x[5]), pack_half(x[6], x[7]));
+  } else {
+    return make_uint4(pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7]));
+  }
+}
+
+// A channel that is small everywhere may have large weights: raises the flag.
+template <int THREADS, class P>
+__device__ __forceinline__ void small_channels(const Packed& packed, int thread, float by) {
+  for (Index c = static_cast<Index>(thread); c < P::CHANNELS; c += THREADS) {
+    const float most = __int_as_float(packed.channels[c]) * by;
+    if (most > 0 && most < HALF_SMALL) *packed.again = 1;
+  }
+}
+
+// Of a phase without taps.
+template <int COUNT>
+__device__ __forceinline__ void clear(float (&sums)[COUNT]) {
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) sums[i] = 0.0f;
+}
+
+// The exponents that unscale a lane's two rows of a warp's 16.
+struct Exponents {
+  int of[2];
+  __device__ __forceinline__ Exponents(const int* rows, int scale) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) of[h] = -scale - rows[h * 8 + static_cast<int>(threadIdx.x) % 32 / 4];
+  }
+};
+template <int EIGHTS, int COUNT>
+__device__ __forceinline__ void unscale(float (&sums)[COUNT], const Exponents& exponents) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int e = exponents.of[h], e1 = e < -126 ? -126 : e < 127 ? e : 127;
+    const float f = power_of_two(e1);
+#pragma unroll
+    for (int j = 0; j < EIGHTS; ++j) sums[4 * j + 2 * h] *= f, sums[4 * j + 2 * h + 1] *= f;
+    if (__any_sync(0xffffffffu, e != e1)) {
+#pragma unroll 1
+      for (int left = e - e1; __any_sync(0xffffffffu, left != 0);) {
+        const int step = left < -126 ? -126 : left < 127 ? left : 127;
+        const float g = power_of_two(step);
+#pragma unroll
+        for (int j = 0; j < EIGHTS; ++j) sums[4 * j + 2 * h] *= g, sums[4 * j + 2 * h + 1] *= g;
+        left -= step;
+      }
+    }
+  }
+}
+
+// A chunk's weights of each phase; they lie so many bytes apart.
+template <class H>
+__device__ __forceinline__ void copy_weights(unsigned to, const unsigned char* weights, int64_t further, int chunk, unsigned come) {
+  constexpr int BYTES = H::TAPS * TAP_BYTES;
+#pragma unroll
+  for (int b = 0; b < H::BESIDE; ++b) bulk_copy(to + b * BYTES, weights + b * further + int64_t(chunk) * BYTES, BYTES, come);
+}
+
+// Places behind the halo that are read with it, for sums that nobody wants, have zeros: what lay there before may be anything.
+template <int PLANES, class W, class P>
+__device__ __forceinline__ void clear_behind(unsigned char* slot, int thread) {
+  using H = Pair<W, P>;
+  constexpr int BEHIND = H::ROOM - H::PLACES;
+  if constexpr (BEHIND > 0)
+    for (int i = thread; i < PLANES * BEHIND; i += W::PRODUCERS)
+      *reinterpret_cast<uint4*>(slot + (i / BEHIND * H::ROOM + H::PLACES + i % BEHIND) * 16) = make_uint4(0, 0, 0, 0);
+}
+
+template <class W, class P>
+struct PairProducer {
+  using H = Pair<W, P>;
+  const P& p;
+  PairTiles<W, P> tiles;  // of what is asked for,
+  Index chunk;            // and of its channels
+  float* landing;         // this thread's
+  float by;
+  typename P::BAt at[H::PIXELS];
+  float largest[2];
+
+  static __device__ __forceinline__ int thread() { return static_cast<int>(threadIdx.x) - W::CONSUMERS; }
+
+  __device__ __forceinline__ void place() {
+#pragma unroll
+    for (int i = 0; i < H::PIXELS; ++i) {
+      int q = thread() + i * W::PRODUCERS;
+      const int which = W::SAMPLES && q >= H::SECOND;
+      if (which) q -= H::SECOND;
+      const int residue = H::RESIDUES == 1 ? 0 : q / H::Halo::product, in = H::RESIDUES == 1 ? q : q % H::Halo::product;
+      Index pixel[4];
+      bool inside = q < (W::SAMPLES ? H::SECOND : H::PLACES) && tiles.left > 0 && tiles.exists(p, which);
+#pragma unroll
+      for (int d = 0; d < 4; ++d) {
+        const int h = H::Halo::index(in, d) * P::Stride::at(d) + P::Stride::index(residue, d);
+        if (H::RESIDUES > 1) inside = inside && h < H::halo(d);
+        pixel[d] = tiles.first(d) * P::Stride::at(d) + P::Shift::at(d) + h;
+      }
+      at[i] = p.b_at(tiles.batch(p, inside ? which : 0), pixel[0], pixel[1], pixel[2], pixel[3]);
+      at[i].inside &= inside;
+    }
+  }
+  // To the next chunk, and the next tile after the last; after the last of all nothing is there.
+  __device__ __forceinline__ void next(int chunks) {
+    if (++chunk < chunks) return;
+    chunk = 0;
+    if (tiles.left > 1)
+      tiles.next();
+    else
+      tiles.left = 0;
+    place();
+  }
+  // A chunk of one pixel, asked for (what is not there is zero) and taken.
+  __device__ __forceinline__ void ask(int pixel, int where) const {
+    const typename P::BAt& from = at[pixel];
+    float* const to = landing + where * (W::CHANNELS * W::PRODUCERS);
+#pragma unroll
+    for (int e = 0; e < W::CHANNELS; ++e) {
+      const bool there = H::WHOLE || chunk * W::CHANNELS + e < P::CHANNELS;
+      copy_async(to + e * W::PRODUCERS, p.b_from(from, there ? chunk * W::CHANNELS + e : P::CHANNELS - 1), from.inside && there);
+    }
+    commit_copies();
+  }
+  __device__ __forceinline__ void take(float (&v)[W::CHANNELS], int where) const {
+    const float* const from = landing + where * (W::CHANNELS * W::PRODUCERS);
+#pragma unroll
+    for (int e = 0; e < W::CHANNELS; ++e) v[e] = from[e * W::PRODUCERS];
+  }
+  // The same in one go.
+  __device__ __forceinline__ void compute(float (&v)[W::CHANNELS], int pixel) const {
+    const typename P::BAt& from = at[pixel];
+#pragma unroll
+    for (int e = 0; e < W::CHANNELS; ++e) {
+      const bool there = H::WHOLE || chunk * W::CHANNELS + e < P::CHANNELS;
+      const float x = static_cast<float>(p.b_in(from, there ? chunk * W::CHANNELS + e : P::CHANNELS - 1));
+      v[e] = from.inside && there ? x : 0.0f;
+    }
+  }
+  __device__ __forceinline__ void put(float (&v)[W::CHANNELS], int pixel, unsigned char* slot) {
+    const int q = thread() + pixel * W::PRODUCERS;
+#pragma unroll
+    for (int unit = 0; unit < 2; ++unit) {
+      const uint4 word = round_unit<W::kind>(v + unit * W::UNIT, by, largest[unit]);
+      if (q < H::PLACES) *reinterpret_cast<uint4*>(slot + (unit * H::ROOM + q) * 16) = word;
+    }
+  }
+  __device__ __forceinline__ bool watch() {
+    const bool first = watched(largest[0]), second = watched(largest[1]);
+    return first || second;
+  }
+};
+
+// The pixels of a box that a lane finishes: from the box's first to each, or to the first of a pool's window, in the output
+// and among the sums, and to the window itself.
+template <class W, class P>
+struct PairLanes {
+  using H = Pair<W, P>;
+  using Pixels = LanePixels<P, (P::Box::product + 31) / 32>;
+  static constexpr int EACH = Pixels::EACH, ROUNDS = Pixels::ROUNDS, TAKES = Pixels::TAKES;
+  Index to[ROUNDS], pooled[ROUNDS];
+  int from[ROUNDS];
+
+  __device__ __forceinline__ explicit PairLanes(const P& p) {
+#pragma unroll
+    for (int j = 0; j < ROUNDS; ++j) {
+      const int i = Pixels::pixel(j * TAKES);
+      to[j] = 0, from[j] = 0, pooled[j] = PoolOf<P>::pooled ? Pixels::pooled(p, j) : Index(0);
+#pragma unroll
+      for (int d = 0; d < 4; ++d) {
+        to[j] = to[j] * p.extent(d) + P::Box::index(i, d);
+        from[j] += P::Box::index(i, d) * H::Halo::pitch(d);
+      }
+      if (i >= P::Box::product) to[j] = 0, from[j] = 0;
+    }
+  }
+  // Neighbours of a window's row are read two at a time where each pair begins at an even place.
+  static __device__ __forceinline__ constexpr bool twos() {
+    for (int d = 0; d < 3; ++d)
+      if (P::Box::at(d) > 1 && H::Halo::pitch(d) % 2 != 0) return false;
+    return Pixels::Window::at(3) % 2 == 0;
+  }
+  __device__ __forceinline__ void read(float (&values)[EACH], const float* row) const {
+    constexpr int BY = twos() ? 2 : 1;
+#pragma unroll
+    for (int j = 0; j < EACH; j += BY) {
+      int at = from[j / TAKES];
+#pragma unroll
+      for (int d = 0; d < 4; ++d) at += Pixels::Window::index(j % TAKES, d) * H::Halo::pitch(d);
+      if constexpr (BY == 2) {
+        const float2 two = *reinterpret_cast<const float2*>(row + at);
+        values[j] = two.x, values[j + 1] = two.y;
+      } else {
+        values[j] = row[at];
+      }
+    }
+  }
+};
+
+// WHOLE: the box lies in the output with all its pixels.
+template <class W, class P, bool WHOLE>
+struct PairColumns {
+  using Lanes = PairLanes<W, P>;
+  using Pixels = typename Lanes::Pixels;
+  const P& p;
+  const Lanes& lanes;
+  const BoxPlace<P>& place;
+  Index base, pools, tile;
+  int count;
+  unsigned exists = 0;
+
+  __device__ __forceinline__ PairColumns(const P& functor, const Lanes& places, const BoxPlace<P>& of, Index box)
+      : p(functor), lanes(places), place(of), base(0), pools(PoolOf<P>::pooled ? Pixels::first_pooled(p, place) : Index(0)), tile(box),
+        count(WHOLE ? P::Box::product : place.count()) {
+#pragma unroll
+    for (int d = 0; d < 4; ++d) base = base * p.extent(d) + place.first[d];
+#pragma unroll
+    for (int j = 0; j < Lanes::EACH; ++j)
+      if (!WHOLE) exists |= unsigned(place.exists(Pixels::pixel(j))) << j;
+  }
+  __device__ __forceinline__ bool valid(int, int j) const {
+    const int round = j / Lanes::TAKES;
+    if (WHOLE) return (round + 1) * 32 <= Pixels::Windows::product || Pixels::window(round) < Pixels::Windows::product;
+    return exists >> j & 1u;
+  }
+  __device__ __forceinline__ Index column(int, int j) const {
+    if (!PoolOf<P>::pooled) return base + lanes.to[j];
+    Index at = 0;
+#pragma unroll
+    for (int d = 0; d < 4; ++d) at = at * p.extent(d) + Pixels::Window::index(j % Lanes::TAKES, d);
+    return base + lanes.to[j / Lanes::TAKES] + at;
+  }
+  // The pixel of a column that exists, else the box's first.
+  __device__ __forceinline__ Index pixel(int r, int j, int d) const {
+    return place.first[d] + (P::Box::at(d) > 1 && valid(r, j) ? P::Box::index(Pixels::pixel(j), d) : 0);
+  }
+  __device__ __forceinline__ bool whole(int round) const {
+    constexpr unsigned all = 0xffffffffu >> (32 - Lanes::TAKES);
+    return WHOLE ? valid(0, round * Lanes::TAKES) : (exists >> round * Lanes::TAKES & all) == all;
+  }
+  __device__ __forceinline__ Index pooled(int round) const { return pools + lanes.pooled[round]; }
+};
+
+// Four of a warp's 16 rows, part + 2 h, to shared memory, from where neighbouring lanes can read neighbouring pixels.
+template <int N, int PITCH, int COUNT>
+__device__ __forceinline__ void stage_rows(const float (&sums)[COUNT], int h, int part, float* stage) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  __syncwarp();
+  if (lane / 16 == part) {
+#pragma unroll
+    for (int j = 0; j < N / 8; ++j)
+      *reinterpret_cast<float2*>(stage + lane % 16 / 4 * PITCH + j * 8 + lane % 4 * 2) =
+          make_float2(sums[4 * j + 2 * h], sums[4 * j + 2 * h + 1]);
+  }
+  __syncwarp();
+}
+
+// One warp's 16 rows of a box.
+template <class W, bool WHOLE, class P, int COUNT>
+__device__ __forceinline__ void finish_box(const P& p, Index z, Index first, Index box, const BoxPlace<P>& place,
+                                           const PairLanes<W, P>& lanes, const float (&sums)[COUNT], float* stage) {
+  using H = Pair<W, P>;
+  constexpr int EACH = PairLanes<W, P>::EACH, ROWS = EACH > 8 ? 1 : EACH > 5 && P::statistics ? 2 : 4;  // as many as there are registers for
+  const Index rows = p.rows();
+  const PairColumns<W, P, WHOLE> columns(p, lanes, place, box);
+  // Registers must be known beforehand, so each eight rows have their own code.
+#pragma unroll
+  for (int h = 0; h < 2; ++h)
+#pragma unroll 1
+    for (int part = 0; part < 2; ++part) {
+      stage_rows<H::N, H::STAGE_PITCH>(sums, h, part, stage);
+#pragma unroll 1
+      for (int r = 0; r < 4; r += ROWS) {
+        float values[ROWS][EACH];
+#pragma unroll
+        for (int i = 0; i < ROWS; ++i) lanes.read(values[i], stage + (r + i) * H::STAGE_PITCH);
+        const Index m = first + h * 8 + part * 4 + r;
+        if (m < rows) finish_values(p, z, m, rows, columns, 0, values);
+      }
+    }
+}
+#endif
+
+#if CRUCIBLE_HAS_WGMMA
+// The columns of a box of several phases that a lane finishes, the phases of a pixel beside each other: every 32nd.
+template <class Halo, class P>
+struct BesideColumns {
+  using Several = void;
+  using Box = typename P::Box;
+  static constexpr int BESIDE = InsideOf<P>::beside, EACH = (BESIDE * Box::product + 31) / 32;
+  static constexpr bool LINE = Box::product == Box::at(3), KNOWS = RaggedOf<P>::alike;
+  static_assert(Box::product < 256 && EACH <= 32, "a byte for each number of a pixel, a bit for each column");
+  const BoxPlace<P>& place;
+  Index tile;
+  int count;
+  unsigned exists = 0, pixels[LINE ? 1 : EACH];  // four bytes each
+
+  static __device__ __forceinline__ int at(int j) { return static_cast<int>(threadIdx.x) % 32 + j * 32; }
+  static __device__ __forceinline__ int number(int j) {
+    return 32 % BESIDE == 0 ? static_cast<int>(threadIdx.x) % 32 / BESIDE + j * (32 / BESIDE) : at(j) / BESIDE;
+  }
+  __device__ __forceinline__ BesideColumns(const P& p, Index z, const BoxPlace<P>& of, Index box) : place(of), tile(box) {
+#pragma unroll
+    for (int j = 0; j < EACH; ++j) {
+      if (!LINE) pixels[j] = Box::index(number(j), 0) | Box::index(number(j), 1) << 8 | Box::index(number(j), 2) << 16 | Box::index(number(j), 3) << 24;
+      bool there = place.exists(number(j));
+      if constexpr (RaggedOf<P>::ragged && KNOWS)
+        there = there && p.exists_at(z + further(j), 0, of.first[0] + in(j, 0), of.first[1] + in(j, 1), of.first[2] + in(j, 2), of.first[3] + in(j, 3));
+      exists |= unsigned(there) << j;
+    }
+    count = P::statistics ? static_cast<int>(__reduce_add_sync(0xffffffffu, __popc(exists))) : 0;
+  }
+  // Which of the phases it is, its pixel, and where it is staged.
+  static __device__ __forceinline__ Index further(int j) { return 32 % BESIDE == 0 ? static_cast<int>(threadIdx.x) % BESIDE : at(j) % BESIDE; }
+  __device__ __forceinline__ int in(int j, int d) const { return LINE ? (d == 3 ? number(j) : 0) : static_cast<int>(pixels[j] >> 8 * d & 255u); }
+  __device__ __forceinline__ int from(int j) const {
+    int place_in = 0;
+#pragma unroll
+    for (int d = 0; d < 4; ++d) place_in += in(j, d) * Halo::pitch(d);
+    return (number(j) < Box::product ? place_in : 0) * BESIDE + static_cast<int>(further(j));
+  }
+  __device__ __forceinline__ bool valid(int, int j) const { return exists >> j & 1u; }
+  __device__ __forceinline__ Index column(int, int) const { return 0; }
+  __device__ __forceinline__ Index pixel(int r, int j, int d) const {
+    return place.first[d] + (Box::at(d) > 1 && (!P::reads || valid(r, j)) ? in(j, d) : 0);
+  }
+};
+
+// One warp's 16 rows of a box, of so many phases from batch z on.
+template <class Halo, int PITCH, class P, int BESIDE, int COUNT>
+__device__ __forceinline__ void finish_beside(const P& p, Index z, Index first, Index box, const BoxPlace<P>& place,
+                                              const float (&sums)[BESIDE][COUNT], float* stage) {
+  using Columns = BesideColumns<Halo, P>;
+  constexpr int EACH = Columns::EACH, ROWS = EACH > 8 ? 1 : EACH > 4 ? 2 : 4;
+  static_assert(!P::statistics || P::group == 0, "statistics are of all columns");
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const Index rows = p.rows();
+  const Columns columns(p, z, place, box);
+#pragma unroll
+  for (int h = 0; h < 2; ++h)
+#pragma unroll 1
+    for (int part = 0; part < 2; ++part) {
+      __syncwarp();
+      if (lane / 16 == part) {
+        float* const to = stage + lane % 16 / 4 * PITCH + lane % 4 * (2 * BESIDE);
+#pragma unroll
+        for (int j = 0; j < COUNT / 4; ++j)
+          if constexpr (BESIDE == 2) {
+            *reinterpret_cast<float4*>(to + j * 16) =
+                make_float4(sums[0][4 * j + 2 * h], sums[1][4 * j + 2 * h], sums[0][4 * j + 2 * h + 1], sums[1][4 * j + 2 * h + 1]);
+          } else {
+#pragma unroll
+            for (int b = 0; b < BESIDE; ++b)
+              to[j * 8 * BESIDE + b] = sums[b][4 * j + 2 * h], to[(j * 8 + 1) * BESIDE + b] = sums[b][4 * j + 2 * h + 1];
+          }
+      }
+      __syncwarp();
+#pragma unroll 1
+      for (int r = 0; r < 4; r += ROWS) {
+        float values[ROWS][EACH];
+#pragma unroll
+        for (int i = 0; i < ROWS; ++i)
+#pragma unroll
+          for (int j = 0; j < EACH; ++j) values[i][j] = stage[(r + i) * PITCH + columns.from(j)];
+        const Index m = first + h * 8 + part * 4 + r;
+        if (m >= rows) continue;
+        finish_values(p, z, m, rows, columns, 0, values);
+        // The first phase's statistics are those of all.
+        if constexpr (P::statistics)
+          for (int i = lane; i < ROWS * (BESIDE - 1); i += 32)
+            if (m + i % ROWS < rows) p.sink(z + 1 + i / ROWS, m + i % ROWS, box, 0, 0, 0);
+      }
+    }
+}
+
+// One of a tile's boxes, by its number and its batch, if there is such a box.
+template <class W, class P>
+struct PairBox {
+  Index box = 0, z, first;
+  bool there;
+  __device__ __forceinline__ PairBox(const P& p, const PairTiles<W, P>& tiles, int which)
+      : z(tiles.batch(p, W::SAMPLES ? which : 0)), first(tiles.tile_m * PAIR_ROWS + static_cast<int>(threadIdx.x) / 32 % 4 * 16),
+        there(tiles.exists(p, which)) {
+#pragma unroll
+    for (int d = 0; d < 4; ++d) {
+      const Index n = (p.extent(d) - 1) / P::Box::at(d) + 1;
+      const Index i = tiles.at[d + 1] * (d == W::JOIN ? W::BOXES : 1) + (d == W::JOIN ? which : 0);
+      there = there && i < n;
+      box = box * n + i;
+    }
+  }
+};
+
+// One warp's 16 rows of it.
+template <class W, class P, int COUNT>
+__device__ __forceinline__ void finish_pair(const P& p, const PairTiles<W, P>& tiles, int which, const Exponents& exponents,
+                                            const PairLanes<W, P>& lanes, float (&sums)[COUNT], float* stage) {
+  using H = Pair<W, P>;
+  const PairBox<W, P> of(p, tiles, which);
+  if (!of.there) return;
+  const Index z = of.z, first = of.first, box = of.box;
+  if constexpr (W::kind == Operands::Half || W::kind == Operands::Split) unscale<H::N / 8>(sums, exponents);
+  const BoxPlace<P> place(p, box);
+  if constexpr (H::FRAGMENTS)
+    finish_box_fragments<typename H::Halo>(p, z, first, box, place, sums);
+  else if (place.count() == P::Box::product)
+    finish_box<W, true>(p, z, first, box, place, lanes, sums, stage);
+  else
+    finish_box<W, false>(p, z, first, box, place, lanes, sums, stage);
+}
+
+// What the consumers do: products of one tile after another, and what becomes of them. `here` are weights that stay.
+template <class W, class P>
+__device__ __forceinline__ void multiply_pairs(const P& p, const Packed& packed, PairTiles<W, P>& tiles, const unsigned char* here,
+                                               unsigned char* ring, unsigned char* stages, unsigned full, unsigned empty, unsigned kept,
+                                               int warp) {
+  using H = Pair<W, P>;
+  constexpr int GROUPS = W::CONSUMERS / 128;
+  const int which = warp / 4, lane = static_cast<int>(threadIdx.x) % 32, next = which + 1 < GROUPS ? which + 1 : 0;
+  const int chunks = static_cast<int>((P::CHANNELS + W::CHANNELS - 1) / W::CHANNELS);
+  float sums[H::BESIDE][H::N / 2];
+  if (W::CHUNKS > 0) barrier_wait(kept, 0);
+  int slot = 0;
+  unsigned parity = 0;
+  if (H::TURNS && next == 0) turn_give(1);
+  float* const stage = reinterpret_cast<float*>(stages) + warp * 4 * H::STAGE_PITCH;
+  const PairLanes<W, P> lanes(p);
+  Taps<P> taps[H::BESIDE];
+#pragma unroll
+  for (int b = 0; b < H::BESIDE; ++b) taps[b] = Taps<P>(p, tiles.group + b);
+  const auto exponents = [&](int b) {
+    return Exponents(packed.rows + ((tiles.group + b) * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + tiles.tile_m) * PAIR_ROWS + warp % 4 * 16,
+                     W::kind == Operands::Half ? packed.input() : 0);
+  };
+  const Exponents own = exponents(0);
+  int number = 0;
+#pragma unroll 1
+  for (; tiles.left > 0; tiles.next(), ++number) {
+    if (!W::PAIRED && number % 2 != which) {
+      // The other warpgroup's box.
+      slot += chunks;
+      while (slot >= W::SLOTS) slot -= W::SLOTS, parity ^= 1;
+      continue;
+    }
+    int before = -1;
+#pragma unroll 1
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      if (H::TURNS && (W::PAIRED ? chunk % H::TURN == 0 : chunk == 0)) turn_wait(1 + which);
+      barrier_wait(full + slot * 8, parity);
+      const unsigned halo = shared_address(ring) + slot * H::SLOT_BYTES;
+      const uint64_t b = lines_at(halo + which * H::SECOND * 16, H::ROOM * 16);
+      const uint64_t a = lines_at(W::CHUNKS > 0 ? shared_address(here) + chunk * H::BESIDE * H::TAPS * TAP_BYTES
+                                                    : halo + (H::SLOT_BYTES - H::STREAMED), TAP_BYTES / 2);
+      wgmma_begin();
+#pragma unroll
+      for (int g = 0; g < H::BESIDE; ++g)
+#pragma unroll
+        for (int t = 0; t < H::TAPS; ++t)
+          if (taps[g].has(t))
+            Wgmma<H::N, W::kind>::multiply(sums[g], a + (g * H::TAPS + t) * (TAP_BYTES / 16), b + H::tap(t), taps[g].first(t) ? chunk > 0 : 1);
+      wgmma_end();
+      const bool over = chunk + 1 == chunks || (W::PAIRED && W::TURN > 0 && (chunk + 1) % H::TURN == 0);
+      if (H::TURNS && over) turn_give(1 + next);
+      // A slot is free when its products are done: while the next ones run, or when the turn is over.
+      if (over)
+        wgmma_wait<0>();
+      else
+        wgmma_wait<1>();
+      if (lane == 0 && before >= 0) barrier_arrive(empty + before * 8);
+      if (lane == 0 && over) barrier_arrive(empty + slot * 8);
+      before = over ? -1 : slot;
+      if (++slot == W::SLOTS) slot = 0, parity ^= 1;
+    }
+    wgmma_wait<0>();
+#pragma unroll
+    for (int b = 0; b < H::BESIDE; ++b) {
+      settle(sums[b]);
+      if (taps[b].none()) clear(sums[b]);
+    }
+    if constexpr (H::BESIDE > 1) {
+      const PairBox<W, P> of(p, tiles, which);
+      if (!of.there) continue;
+      if constexpr (W::kind == Operands::Half)
+#pragma unroll
+        for (int b = 0; b < H::BESIDE; ++b) unscale<H::N / 8>(sums[b], b == 0 ? own : exponents(b));
+      finish_beside<typename H::Halo, H::STAGE_PITCH>(p, of.z, of.first, of.box, BoxPlace<P>(p, of.box), sums, stage);
+    } else {
+      finish_pair<W>(p, tiles, which, own, lanes, sums[0], stage);
+    }
+  }
+  if (H::TURNS && which == (W::PAIRED ? 0 : number % 2)) turn_wait(1 + which);
+}
+#endif
+
+// FLAGGED: only where the flag is raised.
+template <class W, bool FLAGGED, class P>
+__global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_constant__ P p, void* workspace) {
+  extern __shared__ __align__(128) unsigned char pair_shared[];
+#if CRUCIBLE_HAS_WGMMA
+  using H = Pair<W, P>;
+  const Packed packed(p, workspace);
+  if (FLAGGED && *packed.again == 0) return;
+  // Through a shuffle, so that the compiler knows that a warp agrees on it: else it lines up the matrix instructions.
+  const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0), lane = static_cast<int>(threadIdx.x) % 32;
+  unsigned char* const ring = pair_shared + H::KEPT_BYTES;
+  unsigned char* const stages = ring + W::SLOTS * H::SLOT_BYTES;
+  const unsigned full = shared_address(stages + H::STAGE_BYTES + W::LAND * 1024), empty = full + W::SLOTS * 8, kept = empty + W::SLOTS * 8;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < W::SLOTS; ++i) {
+      barrier_init(full + i * 8, W::PRODUCERS / 32 + (W::CHUNKS > 0 ? 0 : 1));
+      barrier_init(empty + i * 8, W::CONSUMERS / (W::PAIRED ? 32 : 64));
+    }
+    barrier_init(kept, 1);
+    barrier_inits_done();
+  }
+  __syncthreads();
+
+  PairTiles<W, P> tiles(p);
+  const int chunks = static_cast<int>((P::CHANNELS + W::CHANNELS - 1) / W::CHANNELS);
+  const int64_t rows = (p.rows() + PAIR_ROWS - 1) / PAIR_ROWS, each = int64_t(chunks) * H::TAPS * TAP_BYTES, further = rows * each;
+  const unsigned char* const weights = packed.weights<W>() + (tiles.group * rows + tiles.tile_m) * each;
+
+  if (warp >= W::CONSUMERS / 32) {
+    registers_down<80>();
+    PairProducer<W, P> from{p, tiles, 0, reinterpret_cast<float*>(stages + H::STAGE_BYTES) + (threadIdx.x - W::CONSUMERS),
+                            W::kind == Operands::Half ? power_of_two(packed.input()) : 1.0f};
+    if (W::CHUNKS > 0 && threadIdx.x == W::CONSUMERS) {
+      barrier_expect(kept, H::KEPT_BYTES);
+      for (int i = 0; i < W::CHUNKS; ++i) copy_weights<H>(shared_address(pair_shared) + i * H::BESIDE * H::TAPS * TAP_BYTES, weights, further, i, kept);
+    }
+    if (W::kind == Operands::Half && blockIdx.x == 0)
+      small_channels<W::PRODUCERS, P>(packed, static_cast<int>(threadIdx.x) - W::CONSUMERS, from.by);
+    from.largest[0] = from.largest[1] = 0.0f;
+    for (int i = 0; i < W::SLOTS; ++i) clear_behind<2, W, P>(ring + i * H::SLOT_BYTES, from.thread());
+    if (tiles.left > 0) {
+      from.place();
+      if constexpr (H::DIRECT) {
+#pragma unroll
+        for (int i = 0; i < H::AHEAD; ++i) {
+          from.ask(i % H::PIXELS, i);
+          if (i % H::PIXELS + 1 == H::PIXELS) from.next(chunks);
+        }
+      }
+    }
+    int slot = 0, landed = 0;
+    unsigned parity = 1;
+    bool bad = false;
+#pragma unroll 1
+    for (; tiles.left > 0; tiles.next())
+#pragma unroll 1
+      for (int chunk = 0; chunk < chunks; ++chunk) {
+        unsigned char* const to = ring + slot * H::SLOT_BYTES;
+        barrier_wait(empty + slot * 8, parity);
+        if (W::CHUNKS == 0 && threadIdx.x == W::CONSUMERS) {
+          barrier_expect(full + slot * 8, H::STREAMED);
+          copy_weights<H>(shared_address(to) + (H::SLOT_BYTES - H::STREAMED), weights, further, chunk, full + slot * 8);
+        }
+#pragma unroll
+        for (int i = 0; i < H::PIXELS; ++i) {
+          float v[W::CHANNELS];
+          if constexpr (H::DIRECT) {
+            wait_copies<H::AHEAD - 1>();
+            from.take(v, landed);
+            from.put(v, i, to);
+            from.ask((i + H::AHEAD) % H::PIXELS, landed);
+            if ((i + H::AHEAD) % H::PIXELS + 1 == H::PIXELS) from.next(chunks);
+            if (++landed == H::AHEAD) landed = 0;
+          } else {
+            from.compute(v, i);
+            from.put(v, i, to);
+            if (i + 1 == H::PIXELS) from.next(chunks);
+          }
+        }
+        publish();
+        __syncwarp();
+        if (lane == 0) barrier_arrive(full + slot * 8);
+        if constexpr (W::kind == Operands::Half) bad |= from.watch();
+        if (++slot == W::SLOTS) slot = 0, parity ^= 1;
+      }
+    if (W::kind == Operands::Half && bad && lane == 0) *packed.again = 1;
+  } else {
+    registers_up<176>();
+    multiply_pairs<W>(p, packed, tiles, pair_shared, ring, stages, full, empty, kept, warp);
+  }
+#endif
+}
+
+#ifndef __CUDACC_RTC__
+template <class W, bool FLAGGED, class P>
+cudaError_t launch_pairs(const P& p, void* workspace, int processors, cudaStream_t stream) {
+  using H = Pair<W, P>;
+  const int64_t kinds = p.groups() / H::BESIDE * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS);
+  const int64_t blocks = processors >= kinds ? processors / kinds * kinds : kinds;
+  const cudaError_t refused = allow_shared(pair_kernel<W, FLAGGED, P>, H::shared_bytes);
+  if (refused != cudaSuccess) return refused;
+  pair_kernel<W, FLAGGED><<<static_cast<unsigned>(blocks), W::threads, H::shared_bytes, stream>>>(p, workspace);
+  return cudaGetLastError();
+}
+
+// W is for the launch, Again (if not void) for the second one that does what W could not.
+template <class W, class Again, class P>
+cudaError_t launch_warpgroups(const P& p, void* workspace, cudaStream_t stream) {
+  if (p.batches() == 0 || p.rows() == 0 || box_count(p) == 0) return cudaSuccess;
+  int processors = 0;
+  cudaError_t refused = pack_rows<W>(p, workspace, &processors, stream);
+  if (refused == cudaSuccess) refused = launch_pairs<W, false>(p, workspace, processors, stream);
+  if constexpr (W::kind == Operands::Half) {
+    if (refused == cudaSuccess) refused = launch_pairs<Again, true>(p, workspace, processors, stream);
+  }
+  return refused;
+}
+#endif
+
+}  // namespace crucible
+#endif  // CRUCIBLE_HOPPER
+
+// Convolutions on Hopper's tensor cores whose weights fit in shared memory: a block marches down a strip of the output.
+//
+// A block keeps the weights of 64 output channels and owns a strip, P::Box::at(3) columns, of one plane after another. It
+// reads each line of the input under its strip once: two warps copy it to landing buffers, each eight channels at a time;
+// four others round it and store it as [8 channels][pixel][channel] in a ring of whole lines. Two or three warpgroups
+// take output lines in turn: for every tap one instruction for each 16 channels multiplies 64 output channels by the
+// strip's pixels. A tap is a shift in a line, or another line of the ring. While one warpgroup stores, another multiplies.
+// Phases whose elements lie beside each other are computed by the same warpgroup, one after another, and their sums go
+// through shared memory, from where whole lines of the output are stored.
+// For windows one wide in the first two dimensions, with strides of one, and an input that is memory as it is.
+// Operands: kinds Half and Native, as in window_wgmma.cuh; what half cannot hold is done again by that file's kernel.
+// Memory: 1.02 to 1.1 times the input, the output once, for each 64 output channels.
+
+#if CRUCIBLE_HOPPER
+namespace crucible {
+
+// WARPGROUPS that multiply, SLOTS lines in the ring, LANDINGS buffers, CHUNKS of 16 channels.
+template <int WARPGROUPS_, int SLOTS_, int LANDINGS_, int CHUNKS_, Operands kind_>
+struct Strips {
+  static constexpr Operands kind = kind_;
+  static constexpr int WARPGROUPS = WARPGROUPS_, SLOTS = SLOTS_, LANDINGS = LANDINGS_, CHUNKS = CHUNKS_;
+  static constexpr int CONSUMERS = WARPGROUPS * 128, ROUNDERS = 128, threads = CONSUMERS + 256;
+  // Registers of a thread that multiplies, and of any other.
+  static constexpr int UP = WARPGROUPS == 2 ? 176 : 120, DOWN = WARPGROUPS == 2 ? 80 : 56;
+  // Of the last four warps two load. Each has every second buffer, so that none mistakes a phase of another's for its own.
+  static constexpr int LOADERS = 2;
+  static_assert(LANDINGS % LOADERS == 0, "buffers are dealt evenly");
+  static constexpr int BM = PAIR_ROWS, UNIT = 8, CHANNELS = 16;
+};
+
+template <class W, class P>
+struct Strip {
+  // Eight pixels more than a strip owns, so that it can end where a sector of memory does.
+  static constexpr int N = P::Box::at(3) + 8, TAPS = P::Kernel::product, ACROSS = P::Kernel::at(3), DOWN = P::Kernel::at(2);
+  static constexpr int REACH = (DOWN - 1) * P::Dilation::at(2);  // lines under an output line, but one
+  static constexpr int GROUP = 16 / sizeof(scalar);              // pixels of one copy
+  // Lines land from a pixel on whose number is a multiple of GROUP.
+  static constexpr int LEAD = (P::Shift::at(3) % GROUP + GROUP) % GROUP;
+  static constexpr int PLACES = LEAD + N + (ACROSS - 1) * P::Dilation::at(3), LANDED = (PLACES + GROUP - 1) / GROUP * GROUP;
+  static constexpr int GROUPS = LANDED / GROUP, EACH = (GROUPS + 31) / 32;
+  static constexpr int UNITS = W::CHUNKS * 2, PAIRS = LANDED / 2, PAIRS_EACH = (PAIRS + 31) / 32;
+  static constexpr int UNIT_BYTES = LANDED * 16, SLOT_BYTES = UNITS * UNIT_BYTES;
+  static constexpr int LANDING_BYTES = W::UNIT * LANDED * static_cast<int>(sizeof(scalar));
+  // Phases of one convolution share the lines of its input, and their elements lie beside each other: a block has them all.
+  static constexpr int PHASES = InsideOf<P>::groups, PHASE_BYTES = W::CHUNKS * TAPS * TAP_BYTES, KEPT_BYTES = PHASES * PHASE_BYTES;
+  // Of these, those whose elements lie beside each other, and a warp's room for four rows of them.
+  static constexpr int BESIDE = InsideOf<P>::beside, STAGE_PITCH = beside_pitch(BESIDE * N);
+  static constexpr int STAGE_BYTES = BESIDE > 1 ? W::CONSUMERS / 32 * 4 * STAGE_PITCH * 4 : 0;
+  static constexpr int shared_bytes = KEPT_BYTES + W::SLOTS * SLOT_BYTES + W::LANDINGS * LANDING_BYTES + STAGE_BYTES +
+                                      (2 * W::SLOTS + 2 * W::LANDINGS + 1) * 8 + 112;
+  static_assert(P::Kernel::at(0) == 1 && P::Kernel::at(1) == 1 && P::Stride::product == 1, "a window that marches");
+  static_assert(P::Box::at(0) * P::Box::at(1) * P::Box::at(2) == 1 && P::Box::at(3) % 8 == 0, "a line");
+  static_assert(W::SLOTS > REACH + 1, "the lines under an output line, and the next");
+};
+
+// Kinds of blocks, by what they multiply with.
+template <class P>
+__host__ __device__ int64_t strip_kinds(const P& p) {
+  return p.groups() / InsideOf<P>::groups * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS);
+}
+
+#if CRUCIBLE_HAS_WGMMA
+// A block's output lines: stretches of neighbouring ones in one plane. Strips are numbered along an image first, so that
+// blocks beside each other work on neighbouring columns of the same lines.
+template <class P>
+struct Stretches {
+  int64_t lines, item, items, by, at = 0, end = 0;
+  Index strips, segments, strip = 0, group, tile_m;
+  // The stretch: its sample, its place, how many lines.
+  Index batch, outer[2], first, count;
+
+  __device__ __forceinline__ Stretches(const P& p, int segments_) : segments(static_cast<Index>(segments_)) {
+    const Index tiles = (p.rows() + PAIR_ROWS - 1) / PAIR_ROWS, kinds = static_cast<Index>(strip_kinds(p)), kind = static_cast<Index>(blockIdx.x) % kinds;
+    group = kind / tiles, tile_m = kind % tiles;
+    strips = (p.extent(3) - 1) / P::Box::at(3) + 1;
+    lines = static_cast<int64_t>(p.batches() / p.groups()) * p.extent(0) * p.extent(1) * p.extent(2);
+    items = static_cast<int64_t>(strips) * segments;
+    item = static_cast<int64_t>(blockIdx.x) / kinds, by = static_cast<int64_t>(gridDim.x) / kinds;
+  }
+  __device__ __forceinline__ bool next(const P& p) {
+    while (at >= end) {
+      if (item >= items) return false;
+      const int64_t segment = item / strips;
+      strip = static_cast<Index>(item % strips);
+      at = lines * segment / segments, end = lines * (segment + 1) / segments;
+      item += by;
+    }
+    const Index height = p.extent(2);
+    const int64_t plane = at / height, inner = p.extent(0) * p.extent(1);
+    first = static_cast<Index>(at - plane * height);
+    const Index sample = static_cast<Index>(inner == 1 ? plane : plane / inner), rest = static_cast<Index>(plane - sample * inner);
+    batch = sample * p.groups() + group, outer[0] = rest / p.extent(1), outer[1] = rest % p.extent(1);
+    count = static_cast<Index>(end - at < height - first ? end - at : height - first);
+    at += count;
+    return true;
+  }
+};
+
+// A warp that asks for the input, a line of eight channels at a time. Neighbouring pixels of a line are neighbours in
+// memory, and a channel is as far from the next as any.
+template <class W, class P>
+struct StripLoader {
+  using S = Strip<W, P>;
+  const P& p;
+  // Of a stretch: its sample and place; pixel 0 begins a group.
+  Index z, i0, i1, i3;
+  int across[S::EACH];  // bytes of each group that a line has
+  int64_t step;         // bytes from a channel to the next
+  int whole;            // bytes that one copy can have
+  // Of a line:
+  const char* at[S::EACH];  // the first pixel of each group, in the first channel
+  int bytes[S::EACH];       // of the group that are inside
+
+  static __device__ __forceinline__ int group(int i) { return static_cast<int>(threadIdx.x) % 32 + i * 32; }
+  __device__ __forceinline__ const char* first(Index i2, int i, Index channel) const {
+    return reinterpret_cast<const char*>(p.b_from(p.b_at(z, i0, i1, i2, i3 + group(i) * S::GROUP), channel));
+  }
+
+  // Pixel (0, 0, 0, 0) is inside, and whether another is each of its numbers says for itself.
+  __device__ __forceinline__ void begin() {
+    uintptr_t odd = 0;
+#pragma unroll
+    for (int i = 0; i < S::EACH; ++i) {
+      across[i] = 0;
+#pragma unroll
+      for (int e = 0; e < S::GROUP; ++e)
+        across[i] += p.b_at(z, 0, 0, 0, i3 + group(i) * S::GROUP + e).inside ? static_cast<int>(sizeof(scalar)) : 0;
+      step = first(0, i, P::CHANNELS > 1 ? 1 : 0) - first(0, i, 0);
+      if (across[i] > 0) odd |= reinterpret_cast<uintptr_t>(first(0, i, 0)) | static_cast<uintptr_t>(first(1, i, 0) - first(0, i, 0));
+      odd |= static_cast<uintptr_t>(step);
+    }
+    const unsigned common = __reduce_or_sync(0xffffffffu, static_cast<unsigned>(odd % 16));
+    whole = common == 0 ? 16 : common % 8 == 0 ? 8 : common % 4 == 0 ? 4 : 0;
+  }
+  __device__ __forceinline__ void place(Index i2) {
+    const bool there = p.b_at(z, i0, i1, i2, 0).inside;
+#pragma unroll
+    for (int i = 0; i < S::EACH; ++i) {
+      bytes[i] = there ? across[i] : 0, at[i] = first(i2, i, 0);
+      if (bytes[i] == 0) at[i] = reinterpret_cast<const char*>(reinterpret_cast<uintptr_t>(at[i]) / 16 * 16);
+    }
+  }
+  // Copies of SIZE bytes; `landed` counts each lane's.
+  template <int SIZE>
+  __device__ __forceinline__ void copy(int unit, unsigned char* landing, unsigned landed) const {
+#pragma unroll
+    for (int i = 0; i < S::EACH; ++i)
+      if (group(i) < S::GROUPS) {
+        const char* from = at[i] + step * (unit * W::UNIT);
+#pragma unroll
+        for (int e = 0; e < W::UNIT; ++e) {
+          const bool there = P::CHANNELS % W::CHANNELS == 0 || unit * W::UNIT + e < P::CHANNELS;
+#pragma unroll
+          for (int k = 0; k < 16; k += SIZE) {
+            const int left = there ? bytes[i] - k : 0;
+            copy_async_some<SIZE>(landing + (e * S::GROUPS + group(i)) * 16 + k, there ? from + k : at[i], left < 0 ? 0 : left < SIZE ? left : SIZE);
+          }
+          from += step;
+        }
+      }
+    copies_arrive(landed);
+  }
+  __device__ __forceinline__ void ask(Index i2, int unit, unsigned char* landing, unsigned landed) const {
+    if (whole == 16) {
+      copy<16>(unit, landing, landed);
+    } else if (whole == 8) {
+      copy<8>(unit, landing, landed);
+    } else if (whole == 4) {
+      copy<4>(unit, landing, landed);
+    } else {
+      if constexpr (sizeof(scalar) < 4) {
+#pragma unroll 1
+        for (int k = static_cast<int>(threadIdx.x) % 32; k < S::LANDED * W::UNIT; k += 32) {
+          const Index c = unit * W::UNIT + k / S::LANDED;
+          const typename P::BAt one = p.b_at(z, i0, i1, i2, i3 + k % S::LANDED);
+          reinterpret_cast<scalar*>(landing)[k] = one.inside && c < P::CHANNELS ? *p.b_from(one, c) : to_scalar(accum(0));
+        }
+      }
+      barrier_arrive(landed);
+    }
+  }
+};
+
+// A warp that rounds what has landed: two pixels of eight channels at a time.
+template <class W, class P>
+struct StripRounder {
+  using S = Strip<W, P>;
+  float by;
+  float largest = 0.0f;
+
+  // Eight lanes store 256 bytes: half of them begin with the second pixel, so that they share no bank.
+  __device__ __forceinline__ void put(uint4 first, uint4 second, unsigned char* to) const {
+    const bool swap = threadIdx.x & 4;
+    *reinterpret_cast<uint4*>(to + (swap ? 16 : 0)) = swap ? second : first;
+    *reinterpret_cast<uint4*>(to + (swap ? 0 : 16)) = swap ? first : second;
+  }
+  __device__ __forceinline__ void take(const scalar* landing, unsigned char* unit, unsigned free, unsigned slot, unsigned parity) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    if constexpr (W::kind == Operands::Half) {
+      float2 v[S::PAIRS_EACH][W::UNIT];
+#pragma unroll
+      for (int i = 0; i < S::PAIRS_EACH; ++i)
+#pragma unroll
+        for (int e = 0; e < W::UNIT; ++e)
+          if (lane + i * 32 < S::PAIRS)
+            v[i][e] = *reinterpret_cast<const float2*>(landing + e * S::LANDED + (lane + i * 32) * 2);
+          else
+            v[i][e] = make_float2(0.0f, 0.0f);
+      __syncwarp();
+      if (lane == 0) barrier_arrive(free);  // it fills again while this warp waits for the slot
+      barrier_wait(slot, parity);
+#pragma unroll
+      for (int i = 0; i < S::PAIRS_EACH; ++i) {
+#pragma unroll
+        for (int e = 0; e < W::UNIT; ++e) {
+          v[i][e].x *= by, v[i][e].y *= by;
+          largest = fmaxf(largest, fmaxf(fabsf(v[i][e].x), fabsf(v[i][e].y)));
+        }
+        const auto word = [&](int e, bool y) { return y ? pack_half(v[i][e].y, v[i][e + 1].y) : pack_half(v[i][e].x, v[i][e + 1].x); };
+        const uint4 first = make_uint4(word(0, false), word(2, false), word(4, false), word(6, false));
+        const uint4 second = make_uint4(word(0, true), word(2, true), word(4, true), word(6, true));
+        if (lane + i * 32 < S::PAIRS) put(first, second, unit + (lane + i * 32) * 32);
+      }
+    } else {
+      unsigned v[S::PAIRS_EACH][W::UNIT];  // two elements each
+#pragma unroll
+      for (int i = 0; i < S::PAIRS_EACH; ++i)
+#pragma unroll
+        for (int e = 0; e < W::UNIT; ++e)
+          v[i][e] = lane + i * 32 < S::PAIRS ? *reinterpret_cast<const unsigned*>(landing + e * S::LANDED + (lane + i * 32) * 2) : 0u;
+      __syncwarp();
+      if (lane == 0) barrier_arrive(free);
+      barrier_wait(slot, parity);
+#pragma unroll
+      for (int i = 0; i < S::PAIRS_EACH; ++i) {
+        const auto low = [&](int e) { return __byte_perm(v[i][e], v[i][e + 1], 0x5410); };
+        const auto high = [&](int e) { return __byte_perm(v[i][e], v[i][e + 1], 0x7632); };
+        if (lane + i * 32 < S::PAIRS)
+          put(make_uint4(low(0), low(2), low(4), low(6)), make_uint4(high(0), high(2), high(4), high(6)), unit + (lane + i * 32) * 32);
+      }
+    }
+  }
+};
+#endif
+
+template <class W, class P>
+__global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_constant__ P p, void* workspace, int segments) {
+  extern __shared__ __align__(128) unsigned char strip_shared[];
+#if CRUCIBLE_HAS_WGMMA
+  using S = Strip<W, P>;
+  const Packed packed(p, workspace);
+  const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0), lane = static_cast<int>(threadIdx.x) % 32;
+  unsigned char* const ring = strip_shared + S::KEPT_BYTES;
+  unsigned char* const landings = ring + W::SLOTS * S::SLOT_BYTES;
+  unsigned char* const stages = landings + W::LANDINGS * S::LANDING_BYTES;
+  const unsigned full = shared_address(stages + S::STAGE_BYTES), empty = full + W::SLOTS * 8;
+  const unsigned landed = empty + W::SLOTS * 8, free = landed + W::LANDINGS * 8, kept = free + W::LANDINGS * 8;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < W::SLOTS; ++i) {
+      barrier_init(full + i * 8, S::UNITS);
+      barrier_init(empty + i * 8, W::CONSUMERS / 32);
+    }
+    for (int i = 0; i < W::LANDINGS; ++i) {
+      barrier_init(landed + i * 8, 32);
+      barrier_init(free + i * 8, 1);
+    }
+    barrier_init(kept, 1);
+    barrier_inits_done();
+  }
+  __syncthreads();
+  Stretches<P> lines(p, segments);
+
+  if (warp >= (W::CONSUMERS + W::ROUNDERS) / 32) {
+    registers_down<W::DOWN>();
+    StripLoader<W, P> from{p};
+    const unsigned mine = warp - (W::CONSUMERS + W::ROUNDERS) / 32;
+    unsigned number = 0;  // of units of this block
+    while (mine < W::LOADERS && lines.next(p)) {
+      from.z = lines.batch, from.i0 = lines.outer[0], from.i1 = lines.outer[1];
+      from.i3 = lines.strip * P::Box::at(3) + P::Shift::at(3) - S::LEAD;
+      from.begin();
+#pragma unroll 1
+      for (Index l = 0; l < lines.count + S::REACH; ++l, number += S::UNITS) {
+        const Index line = lines.first + l + P::Shift::at(2);
+        from.place(line);
+#pragma unroll 1
+        for (unsigned unit = (mine + W::LOADERS - number % W::LOADERS) % W::LOADERS; unit < S::UNITS; unit += W::LOADERS) {
+          const unsigned n = number + unit, buffer = n % W::LANDINGS;
+          barrier_wait(free + buffer * 8, (n / W::LANDINGS & 1) ^ 1);
+          from.ask(line, static_cast<int>(unit), landings + buffer * S::LANDING_BYTES, landed + buffer * 8);
+        }
+      }
+    }
+  } else if (warp >= W::CONSUMERS / 32) {
+    registers_down<W::DOWN>();
+    if (threadIdx.x == W::CONSUMERS) {
+      barrier_expect(kept, S::KEPT_BYTES);
+      const int64_t tiles = (p.rows() + PAIR_ROWS - 1) / PAIR_ROWS;
+      for (int i = 0; i < S::PHASES * W::CHUNKS; ++i)
+        bulk_copy(shared_address(strip_shared) + i * S::TAPS * TAP_BYTES,
+                  packed.weights<W>() + ((lines.group + i / W::CHUNKS) * tiles + lines.tile_m) * S::PHASE_BYTES + i % W::CHUNKS * S::TAPS * TAP_BYTES,
+                  S::TAPS * TAP_BYTES, kept);
+    }
+    StripRounder<W, P> rounder{W::kind == Operands::Half ? power_of_two(packed.input()) : 1.0f};
+    if (W::kind == Operands::Half && blockIdx.x == 0) small_channels<W::ROUNDERS, P>(packed, static_cast<int>(threadIdx.x) - W::CONSUMERS, rounder.by);
+    const unsigned mine = warp - W::CONSUMERS / 32;
+    unsigned number = 0;  // of units of this block
+    int slot = 0;
+    unsigned parity = 1;
+    bool bad = false;
+    while (lines.next(p))
+#pragma unroll 1
+      for (Index l = 0; l < lines.count + S::REACH; ++l, number += S::UNITS) {
+#pragma unroll 1
+        for (unsigned unit = (mine + 4 - number % 4) % 4; unit < S::UNITS; unit += 4) {
+          const unsigned n = number + unit, buffer = n % W::LANDINGS;
+          barrier_wait(landed + buffer * 8, n / W::LANDINGS & 1);
+          rounder.take(reinterpret_cast<const scalar*>(landings + buffer * S::LANDING_BYTES), ring + slot * S::SLOT_BYTES + unit * S::UNIT_BYTES,
+                       free + buffer * 8, empty + slot * 8, parity);
+          publish();
+          __syncwarp();
+          if (lane == 0) barrier_arrive(full + slot * 8);
+          if constexpr (W::kind == Operands::Half) bad |= watched(rounder.largest);
+        }
+        if (++slot == W::SLOTS) slot = 0, parity ^= 1;
+      }
+    if (W::kind == Operands::Half && bad && lane == 0) *packed.again = 1;
+  } else {
+    registers_up<W::UP>();
+    const int which = warp / 4;
+    float sums[S::BESIDE][S::N / 2];
+    const uint64_t kept_at = lines_at(shared_address(strip_shared), TAP_BYTES / 2), b = lines_at(shared_address(ring) + S::LEAD * 16, S::UNIT_BYTES);
+    barrier_wait(kept, 0);
+    if (which == W::WARPGROUPS - 1) turn_give(1);
+    // Lines of the ring are counted from the block's first: `base` is that of the stretch's, and what lies before `released`
+    // this warp no longer needs. The warpgroups take phases of lines in turn, `done` counts their turns.
+    constexpr int TURNS = S::PHASES / S::BESIDE;
+    unsigned base = 0, released = 0, done = 0;
+    const auto acquire = [&](unsigned line) { barrier_wait(full + line % W::SLOTS * 8, line / W::SLOTS & 1); };
+    const auto release = [&](unsigned line) {
+      for (; released < line; ++released)
+        if (lane == 0) barrier_arrive(empty + released % W::SLOTS * 8);
+    };
+    while (lines.next(p)) {
+      const Index left = lines.strip * P::Box::at(3), rest = p.extent(3) - left;
+      const int there = rest < S::N ? static_cast<int>(rest) : S::N;
+#pragma unroll 1
+      for (Index i = (which + W::WARPGROUPS - done % W::WARPGROUPS) % W::WARPGROUPS; i < lines.count * TURNS; i += W::WARPGROUPS) {
+        const Index l = i / TURNS, phase = i % TURNS * S::BESIDE, group = lines.group + phase;
+        Taps<P> taps[S::BESIDE];
+#pragma unroll
+        for (int beside = 0; beside < S::BESIDE; ++beside) taps[beside] = Taps<P>(p, group + beside);
+        const uint64_t a = kept_at + phase * (S::PHASE_BYTES / 16);
+        turn_wait(1 + which);
+#pragma unroll
+        for (int down = 0; down < S::DOWN; ++down) {
+          const unsigned line = base + static_cast<unsigned>(l) + down * P::Dilation::at(2);
+          acquire(line);
+          const uint64_t from = b + line % W::SLOTS * (S::SLOT_BYTES / 16);
+          wgmma_begin();
+#pragma unroll
+          for (int beside = 0; beside < S::BESIDE; ++beside)
+#pragma unroll
+            for (int across = 0; across < S::ACROSS; ++across)
+#pragma unroll
+              for (int chunk = 0; chunk < W::CHUNKS; ++chunk)
+                if (taps[beside].has(down * S::ACROSS + across))
+                  Wgmma<S::N, W::kind>::multiply(sums[beside], a + ((beside * W::CHUNKS + chunk) * S::TAPS + down * S::ACROSS + across) * (TAP_BYTES / 16),
+                                                 from + (chunk * 2 * (S::UNIT_BYTES / 16) + across * P::Dilation::at(3)),
+                                                 chunk != 0 || !taps[beside].first(down * S::ACROSS + across));
+        }
+        wgmma_end();
+        turn_give(1 + (which + 1) % W::WARPGROUPS);
+        wgmma_wait<0>();
+#pragma unroll
+        for (int beside = 0; beside < S::BESIDE; ++beside) {
+          settle(sums[beside]);
+          if (taps[beside].none()) clear(sums[beside]);
+        }
+        __syncwarp();
+        // What this warpgroup's next line does not need; but no line that it has not seen, and not the stretch's last, for
+        // which it waits below: a slot that is given back may have been filled again.
+        const Index next = (i + W::WARPGROUPS) / TURNS, after = l + S::REACH + 1;
+        const unsigned seen = base + static_cast<unsigned>(next < after ? next : after);
+        const unsigned last = base + static_cast<unsigned>(lines.count) + S::REACH - 1;
+        release(seen < last ? seen : last);
+        const Index first = lines.tile_m * PAIR_ROWS + warp % 4 * 16;
+        if constexpr (W::kind == Operands::Half)
+#pragma unroll
+          for (int beside = 0; beside < S::BESIDE; ++beside)
+            unscale<S::N / 8>(sums[beside], Exponents(packed.rows + ((group + beside) * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + lines.tile_m) * PAIR_ROWS + warp % 4 * 16,
+                                                      packed.input()));
+        const Index line = (lines.outer[0] * p.extent(1) + lines.outer[1]) * p.extent(2) + lines.first + l;
+        const Index box = line * lines.strips + lines.strip;
+        const Index at[4] = {lines.outer[0], lines.outer[1], lines.first + l, left};
+        if constexpr (S::BESIDE > 1)
+          finish_beside<Dims<1, 1, 1, S::N>, S::STAGE_PITCH>(p, lines.batch + phase, first, box, BoxPlace<P>(at, {1, 1, 1, rest < P::Box::at(3) ? there : P::Box::at(3)}),
+                                                             sums, reinterpret_cast<float*>(stages) + warp * 4 * S::STAGE_PITCH);
+        else
+          finish_line<P::Box::at(3)>(p, lines.batch + phase, first, box, line * p.extent(3) + left, at, left > 0, there, sums[0]);
+      }
+      base += static_cast<unsigned>(lines.count) + S::REACH, done += static_cast<unsigned>(lines.count) * TURNS;
+      acquire(base - 1);
+      __syncwarp();
+      release(base);
+    }
+    if (done % W::WARPGROUPS == unsigned(which)) turn_wait(1 + which);
+  }
+#endif
+}
+
+#ifndef __CUDACC_RTC__
+// Into how many stretches all lines are cut, so that blocks have as much to do as possible: one each, or several.
+inline int strip_segments(int64_t strips, int64_t blocks, int64_t lines) {
+  int64_t best = 1;
+  double least = 1e30;
+  for (int64_t s = 1; s <= 4 * blocks && s <= lines; ++s) {
+    const int64_t rounds = (s * strips - 1) / blocks + 1, each = (lines - 1) / s + 1;
+    const double time = static_cast<double>(rounds) * static_cast<double>(each + 4);
+    if (time < least) least = time, best = s;
+  }
+  return static_cast<int>(best);
+}
+
+// W is for the launch, Again (if not void) for the second one that does what W could not.
+template <class W, class Again, class P>
+cudaError_t launch_strips(const P& p, void* workspace, cudaStream_t stream) {
+  using S = Strip<W, P>;
+  if (p.batches() == 0 || p.rows() == 0 || box_count(p) == 0) return cudaSuccess;
+  int processors = 0;
+  cudaError_t refused = pack_rows<W>(p, workspace, &processors, stream);
+  if (refused == cudaSuccess) refused = allow_shared(strip_kernel<W, P>, S::shared_bytes);
+  if (refused != cudaSuccess) return refused;
+  const int64_t kinds = strip_kinds(p);
+  const int64_t blocks = processors >= kinds ? processors / kinds : 1, strips = (p.extent(3) - 1) / P::Box::at(3) + 1;
+  const int64_t lines = static_cast<int64_t>(p.batches() / p.groups()) * p.extent(0) * p.extent(1) * p.extent(2);
+  const int segments = strip_segments(strips, blocks, lines);
+  strip_kernel<W><<<static_cast<unsigned>(blocks * kinds), W::threads, S::shared_bytes, stream>>>(p, workspace, segments);
+  refused = cudaGetLastError();
+  if constexpr (W::kind == Operands::Half) {
+    if (refused == cudaSuccess) refused = launch_pairs<Again, true>(p, workspace, processors, stream);
+  }
+  return refused;
+}
+#endif
+
+}  // namespace crucible
+#endif  // CRUCIBLE_HOPPER
+
+// Convolutions with groups of few channels in Hopper's strips: M neighbouring groups are taken for one.
+//
+// A group of eight output channels leaves seven eighths of a matrix instruction empty. So M groups are one with M times the
+// rows and the channels, whose weights are zero where row and channel are of different groups: more products, all of them
+// in the instructions of window_strips.cuh, which are many times as fast as those of window.cuh.
+// Zero times inf or nan is nan, which would spoil the other groups, and each group has its own magnitude. So only in kind
+// Half, where the input is watched, and here more closely: a nan raises the flag too, and the numbers of each group are
+// looked at apart. The second launch is the kernel of window.cuh, which multiplies nothing by zeros.
+// Memory: as in window_strips.cuh, for the rows of M groups.
+
+#if CRUCIBLE_HOPPER
+namespace crucible {
+
+// A functor whose groups are M of P's. Rows, channels and batches are P's own in another order, so that an element is
+// finished, stored and counted as P itself would.
+template <class P, int M>
+struct Merged : P {
+  static constexpr Index CHANNELS = M * P::CHANNELS;
+  static constexpr Index DEPTH = P::CHANNELS * P::Kernel::product;  // of a row's own weights
+  __host__ __device__ explicit Merged(const P& p) : P(p) {}
+
+  __host__ __device__ Index groups() const { return P::groups() / M; }
+  __host__ __device__ Index batches() const { return P::batches() / M; }
+  __host__ __device__ Index rows() const { return P::rows() * M; }
+  __host__ __device__ Index channels() const { return CHANNELS; }
+
+  // P's batch of a row, and its number there.
+  __device__ __forceinline__ Index own_batch(Index z, Index m) const { return z * M + m / P::rows(); }
+  __device__ __forceinline__ Index own_row(Index m) const { return m % P::rows(); }
+
+  struct ARow {
+    typename P::ARow own;
+    Index first;  // of its weights that are not zero
+  };
+  __device__ __forceinline__ ARow a_row(Index z, Index m) const { return {P::a_row(own_batch(z, m), own_row(m)), m / P::rows() * DEPTH}; }
+  __device__ __forceinline__ accum a(const ARow& at, Index k) const {
+    return k >= at.first && k < at.first + DEPTH ? P::a(at.own, k - at.first) : accum(0);
+  }
+  // The first group's place: channels of the next one follow its own.
+  __device__ __forceinline__ typename P::BAt b_at(Index z, Index i0, Index i1, Index i2, Index i3) const { return P::b_at(z * M, i0, i1, i2, i3); }
+
+  template <class To>
+  __device__ __forceinline__ accum finish_to(Index z, Index m, Index n, int split, accum value, To& to) const {
+    return P::finish_to(own_batch(z, m), own_row(m), n, split, value, to);
+  }
+  __device__ __forceinline__ uintptr_t stored(Index z, Index m, Index n) const { return P::stored(own_batch(z, m), own_row(m), n); }
+  __device__ __forceinline__ void sink(Index z, Index m, Index tile_n, accum count, accum mean, accum m2) const {
+    P::sink(own_batch(z, m), own_row(m), tile_n, count, mean, m2);
+  }
+};
+
+#if CRUCIBLE_HAS_WGMMA
+// Of eight channels, those that are of one group wherever the eight begin.
+template <class P>
+__host__ __device__ constexpr int channels_together() {
+  return P::CHANNELS % 8 == 0 ? 8 : P::CHANNELS % 4 == 0 ? 4 : P::CHANNELS % 2 == 0 ? 2 : 1;
+}
+
+// The largest numbers of so many parts of eight channels; infinite where there is a nan.
+template <int PARTS>
+struct Peaks {
+  float of[PARTS] = {};
+};
+template <int PARTS>
+__device__ __forceinline__ bool watched(Peaks<PARTS>& peaks) {
+  bool bad = false;
+#pragma unroll
+  for (int i = 0; i < PARTS; ++i) bad |= watched(peaks.of[i]);
+  return bad;
+}
+
+// As any rounder, but it sees a nan, and each group apart.
+template <class W, class P, int M>
+struct StripRounder<W, Merged<P, M>> : StripRounder<W, P> {
+  using S = Strip<W, P>;
+  static constexpr int PART = channels_together<P>();
+  Peaks<W::UNIT / PART> largest;
+
+  __device__ __forceinline__ explicit StripRounder(float scale) : StripRounder<W, P>{scale} {}
+  __device__ __forceinline__ void take(const scalar* landing, unsigned char* unit, unsigned free, unsigned slot, unsigned parity) {
+    static_assert(W::kind == Operands::Half, "only what is watched");
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    float2 v[S::PAIRS_EACH][W::UNIT];
+#pragma unroll
+    for (int i = 0; i < S::PAIRS_EACH; ++i)
+#pragma unroll
+      for (int e = 0; e < W::UNIT; ++e)
+        if (lane + i * 32 < S::PAIRS)
+          v[i][e] = *reinterpret_cast<const float2*>(landing + e * S::LANDED + (lane + i * 32) * 2);
+        else
+          v[i][e] = make_float2(0.0f, 0.0f);
+    __syncwarp();
+    if (lane == 0) barrier_arrive(free);  // it fills again while this warp waits for the slot
+    barrier_wait(slot, parity);
+    float odd = 0.0f;  // nan, where there is an inf or a nan
+#pragma unroll
+    for (int i = 0; i < S::PAIRS_EACH; ++i) {
+#pragma unroll
+      for (int e = 0; e < W::UNIT; ++e) {
+        float& most = largest.of[e / PART];
+        v[i][e].x *= this->by, v[i][e].y *= this->by;
+        most = fmaxf(most, fmaxf(fabsf(v[i][e].x), fabsf(v[i][e].y)));
+        odd = fmaf(v[i][e].x, 0.0f, fmaf(v[i][e].y, 0.0f, odd));
+      }
+      const auto word = [&](int e, bool y) { return y ? pack_half(v[i][e].y, v[i][e + 1].y) : pack_half(v[i][e].x, v[i][e + 1].x); };
+      const uint4 first = make_uint4(word(0, false), word(2, false), word(4, false), word(6, false));
+      const uint4 second = make_uint4(word(0, true), word(2, true), word(4, true), word(6, true));
+      if (lane + i * 32 < S::PAIRS) this->put(first, second, unit + (lane + i * 32) * 32);
+    }
+    if (odd != odd) largest.of[0] = INFINITY;
+  }
+};
+#endif
+
+// What half could not hold, group by group: as window_kernel, but as many blocks as run at the same time, each of which
+// takes many boxes. A block for each box would cost something where there is nothing to do.
+template <class W, class P>
+__global__ void __launch_bounds__(W::threads, 2)
+    merged_again_kernel(const __grid_constant__ P p, const unsigned* __restrict__ packed, const int* again, unsigned count) {
+  extern __shared__ __align__(16) unsigned char window_shared[];
+#if CRUCIBLE_HAS_MMA
+  using S = WindowSizes<W, P>;
+  if (*again == 0) return;
+  const Index tiles = (p.rows() + W::BM - 1) / W::BM, boxes = box_count(p);
+  const int64_t step_count = window_chunks(p.channels(), W::CHANNELS) * int64_t(S::STEPS);
+#pragma unroll 1
+  for (unsigned number = blockIdx.x; number < count; number += gridDim.x) {
+    const Index tile_m = static_cast<Index>(number % unsigned(tiles)), rest = static_cast<Index>(number / unsigned(tiles));
+    const Index box = rest % boxes, z = rest / boxes;
+    const BoxPlace<P> place(p, box);
+    __syncthreads();
+    WindowBlock<W, P> block{p, window_shared, packed + (z % p.groups() * tiles + tile_m) * step_count * W::STEP_WORDS,
+                            p.channels(), 0, S::A_WORDS * 4, 2 * S::A_WORDS * 4, (2 * S::A_WORDS + S::B_WORDS) * 4,
+                            (2 * S::A_WORDS + 2 * S::B_WORDS) * 4, Taps<P>(p, z % p.groups())};
+#pragma unroll
+    for (int i = 0; i < S::SLOTS; ++i) {
+      const int h = block.halo(i);
+      block.at[i] = place.halo(p, z, h < S::Halo::product ? h : 0);
+      block.at[i].inside &= h < S::Halo::product;
+    }
+#pragma unroll
+    for (int j = 0; j < W::NT; ++j)
+      block.off[j] = (halo_offset<P>(W::warp() * W::WN + j * 8 + W::lane() / 4) + W::lane() % 4 * S::PITCH) * 4;
+
+    typename W::Sums sums = {};
+    if (W::warp() * W::WN < place.reach())
+      block.template multiply<true>(sums);
+    else
+      block.template multiply<false>(sums);
+
+    const BoxColumns<P, W::BN> columns(p, place, box);
+    accum* staged = reinterpret_cast<accum*>(window_shared);
+#pragma unroll 1
+    for (int pass = 0; pass < W::passes; ++pass) {
+      __syncthreads();
+      W::expose(sums, pass, staged);
+      __syncthreads();
+#pragma unroll 1
+      for (int r = W::warp(); r < W::pass_rows; r += W::WARPS) {
+        const Index m = tile_m * W::BM + W::row_of(pass, r);
+        if (m < p.rows()) finish_row<W>(p, z, m, columns, 0, staged + r * W::pass_stride);
+      }
+    }
+  }
+#endif
+}
+
+#ifndef __CUDACC_RTC__
+// The second launch that launch_strips makes of a functor like this: with P itself, whose weights lie behind all others.
+template <class W, bool FLAGGED, class P, int M>
+cudaError_t launch_pairs(const Merged<P, M>& merged, void* workspace, int processors, cudaStream_t stream) {
+  using S = WindowSizes<W, P>;
+  const P& p = merged;
+  const int64_t tiles = (static_cast<int64_t>(p.rows()) + W::BM - 1) / W::BM, words = packed_words<W>(p), packers = (words + 1023) / 1024;
+  const int64_t count = tiles * box_count(p) * p.batches(), blocks = 2 * static_cast<int64_t>(processors);
+  if (count > 0x7fffffff) return cudaErrorInvalidValue;
+  unsigned* const packed = reinterpret_cast<unsigned*>(static_cast<unsigned char*>(workspace) + Packed::bytes(merged));
+  pack_kernel<W><<<static_cast<unsigned>(packers < 4096 ? packers : 4096), 256, 0, stream>>>(p, packed);
+  cudaError_t refused = cudaGetLastError();
+  if (refused == cudaSuccess) refused = allow_shared(merged_again_kernel<W, P>, S::shared_bytes);
+  if (refused != cudaSuccess) return refused;
+  merged_again_kernel<W><<<static_cast<unsigned>(count < blocks ? count : blocks), W::threads, S::shared_bytes, stream>>>(
+      p, packed, Packed(merged, workspace).again, static_cast<unsigned>(count));
+  return cudaGetLastError();
+}
+
+// W is for M groups at a time, Again for the second launch.
+template <int M, class W, class Again, class P>
+cudaError_t launch_merged(const P& p, void* workspace, cudaStream_t stream) {
+  return launch_strips<W, Again>(Merged<P, M>(p), workspace, stream);
+}
+#endif
+
+}  // namespace crucible
+#endif  // CRUCIBLE_HOPPER
+
 // ---- the stages of this file
+
+#if CRUCIBLE_HOPPER
+namespace crucible {
+#if CRUCIBLE_SCALAR == 0
+template <>
+struct Wgmma<136, Operands::Half> {
+  static __device__ __forceinline__ void multiply(float (&d)[68], uint64_t a, uint64_t b, int more) {
+#if CRUCIBLE_HAS_WGMMA
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %70, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n136k16.f32.f16.f16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
+        "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
+        "%40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, "
+        "%60, %61, %62, %63, %64, %65, %66, %67"
+        "}, %68, %69, p, 1, 1, 0, 0;\n}\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+          "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
+          "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
+          "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
+          "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
+          "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]),
+          "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67])
+        : "l"(a), "l"(b), "r"(more));
+#endif
+  }
+};
+#endif
+#if CRUCIBLE_SCALAR == 0
+template <>
+struct Wgmma<136, Operands::Tf32> {
+  static __device__ __forceinline__ void multiply(float (&d)[68], uint64_t a, uint64_t b, int more) {
+#if CRUCIBLE_HAS_WGMMA
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %70, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n136k8.f32.tf32.tf32 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
+        "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
+        "%40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, "
+        "%60, %61, %62, %63, %64, %65, %66, %67"
+        "}, %68, %69, p, 1, 1;\n}\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+          "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
+          "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
+          "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
+          "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
+          "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]),
+          "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67])
+        : "l"(a), "l"(b), "r"(more));
+#endif
+  }
+};
+#endif
+#if CRUCIBLE_SCALAR == 2
+template <>
+struct Wgmma<136, Operands::Native> {
+  static __device__ __forceinline__ void multiply(float (&d)[68], uint64_t a, uint64_t b, int more) {
+#if CRUCIBLE_HAS_WGMMA
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %70, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n136k16.f32.f16.f16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
+        "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
+        "%40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, "
+        "%60, %61, %62, %63, %64, %65, %66, %67"
+        "}, %68, %69, p, 1, 1, 0, 0;\n}\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+          "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
+          "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
+          "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
+          "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
+          "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]),
+          "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67])
+        : "l"(a), "l"(b), "r"(more));
+#endif
+  }
+};
+#endif
+#if CRUCIBLE_SCALAR == 3
+template <>
+struct Wgmma<136, Operands::Native> {
+  static __device__ __forceinline__ void multiply(float (&d)[68], uint64_t a, uint64_t b, int more) {
+#if CRUCIBLE_HAS_WGMMA
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %70, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n136k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
+        "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
+        "%40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, "
+        "%60, %61, %62, %63, %64, %65, %66, %67"
+        "}, %68, %69, p, 1, 1, 0, 0;\n}\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+          "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
+          "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
+          "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
+          "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
+          "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]),
+          "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67])
+        : "l"(a), "l"(b), "r"(more));
+#endif
+  }
+};
+#endif
+}  // namespace crucible
+#endif  // CRUCIBLE_HOPPER
 
 using namespace crucible;
 
@@ -5179,7 +9615,13 @@ struct contract_1 {
     const accum v5 = to_accum(read(p_gelu_backward[at.c0 + q1 * s0 * s53 + e2 * s0 + q1 * s0 * 2 + q1 * s53 * 2 + e2 * 2 + e4 + q1 * 4]));
     return v5;
   }
+  #if CRUCIBLE_HOPPER && CRUCIBLE_CONV == 2
   using Box = Dims<1, 1, 4, 64>;
+  #elif CRUCIBLE_HOPPER && CRUCIBLE_CONV == 1
+  using Box = Dims<1, 1, 1, 128>;
+  #else
+  using Box = Dims<1, 1, 4, 64>;
+  #endif
   using Kernel = Dims<1, 1, 3, 3>;
   using Stride = Dims<1, 1, 1, 1>;
   using Dilation = Dims<1, 1, 1, 1>;
@@ -5206,18 +9648,33 @@ struct contract_1 {
     const accum v1 = to_accum(read(p_gelu_backward[at.c0 + channel * s0 * s53 + channel * s0 * 2 + channel * s53 * 2 + channel * 4]));
     return &p_gelu_backward[at.c0 + channel * s0 * s53 + channel * s0 * 2 + channel * s53 * 2 + channel * 4];
   }
-  __device__ __forceinline__ accum finish(Index z, Index m, Index n, int split, accum value,
-                                          bool there) const {
+  template <class To>
+  __device__ __forceinline__ accum finish_to(Index z, Index m, Index n, int split, accum value,
+                                             To& to) const {
     const Index q1 = z / 8;
     const Index e2 = z % 8;
-    if (there) p_convolution_backward_x_sum[e2 * s0 * s53 * 8 + m * s0 * s53 + s0 * q1 * s53 * 64 + n] = to_scalar(value);
+    to(&p_convolution_backward_x_sum[e2 * s0 * s53 * 8 + m * s0 * s53 + s0 * q1 * s53 * 64 + n], to_scalar(value));
     return value;
+  }
+  __device__ __forceinline__ accum finish(Index z, Index m, Index n, int split, accum value,
+                                          bool there) const {
+    StoreOne to{there};
+    return finish_to(z, m, n, split, value, to);
+  }
+  static constexpr bool in_pairs = true;  // columns are neighbours in memory
+  static constexpr bool reads = false;  // finish reads what depends on the column
+  __device__ __forceinline__ uintptr_t stored(Index z, Index m, Index n) const {
+    const Index q1 = z / 8;
+    const Index e2 = z % 8;
+    return reinterpret_cast<uintptr_t>(&p_convolution_backward_x_sum[e2 * s0 * s53 * 8 + m * s0 * s53 + s0 * q1 * s53 * 64 + n]) / sizeof(p_convolution_backward_x_sum[0]);
   }
 };
 
 void run_contract_1(uint64_t p_conv_transpose_weight, uint64_t p_gelu_backward, uint64_t p_convolution_backward_x_sum, int64_t s0, int64_t s53, int64_t s77, uint64_t packed, uint64_t stream) {
   const contract_1 stage{reinterpret_cast<const scalar*>(p_conv_transpose_weight), reinterpret_cast<const scalar*>(p_gelu_backward), reinterpret_cast<scalar*>(p_convolution_backward_x_sum), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77)};
-  #if CRUCIBLE_CONV == 1
+  #if CRUCIBLE_HOPPER && CRUCIBLE_CONV == 1
+  check(launch_merged<8, Strips<2, 6, 8, 4, Operands::Half>, Window<16, 8, Grade::Tf32>>(stage, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
+  #elif CRUCIBLE_CONV == 1
   check(launch_window<Window<16, 8, Grade::Tf32>>(stage, reinterpret_cast<unsigned*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
   #elif CRUCIBLE_CONV == 2
   check(launch_contract<Mma<64, 256, 16, 32, 64, Grade::Fp32>>(stage, 1, reinterpret_cast<cudaStream_t>(stream)), "contract_1");
@@ -5445,8 +9902,8 @@ _FORWARD_BINDING = r"""
 #include <cstdint>
 #include <pybind11/pybind11.h>
 
-void run_model_forward(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, uint64_t);
-void run_model_inference(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, uint64_t);
+void run_model_forward(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, uint64_t);
+void run_model_inference(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, uint64_t);
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("model_forward", &run_model_forward);
@@ -5484,7 +9941,7 @@ def _grade(dtype, device, tf32):
 def _hopper(device):
     """Whether this chip has Hopper's matrix instructions, the compiler knows them, and the file makes use of them."""
     known = int((torch.version.cuda or "0").split(".")[0]) >= 12
-    return int(False and known and torch.cuda.get_device_capability(device) == (9, 0))
+    return int(True and known and torch.cuda.get_device_capability(device) == (9, 0))
 
 
 def _boxes(dtype, device, precise, hopper, others):
@@ -5516,7 +9973,7 @@ def _compiled(part, dtype, wide, conv, matmul, hopper):
     bare = "no_implicit_headers" in inspect.signature(load_inline).parameters  # torch's headers cost half a minute
     options = {"no_implicit_headers": True} if bare else {}
     return load_inline(
-        name=f"crucible_479a8de62dd8_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}",
+        name=f"crucible_932bbc051ae7_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}",
         cpp_sources=binding, cuda_sources=source,
         extra_cflags=["-O1"], extra_cuda_cflags=["-O3", "-std=c++17", *flags], **options,
     )
@@ -5676,12 +10133,13 @@ def _model_forward_plan(conv_transpose_weight, conv_transpose_bias, group_norm_w
         raise _shape_error('group_norm_bias', group_norm_bias, '(64,)')
     if x.shape != (s77, 64, s53, s0):
         raise _shape_error('x', x, '(s77, 64, s53, s0)')
+    convolution_sum_boxes = _boxes(dtype, device, ((s0 + 44) // 43) * ((s53 + 6) // 5), ((s0 + 89) // 88) * s53 + ((s0 + 89) // 88) * 2 if dtype == torch.float32 else ((s0 + 44) // 43) * ((s53 + 6) // 5), ((s0 + 44) // 43) * ((s53 + 6) // 5))
     convolution_backward_w_sum_splits = max(1, min(33, ((s0 + 31) // 32) * ((s53 + 3) // 4) * s77)) * 4
-    kernels = _kernels("forward", dtype, device, max(s0 * s53 * s77 * 64, s0 * s53 * s77 * 64 + s0 * s77 * 128 + s53 * s77 * 128 + s77 * 256, ((s0 + 44) // 43) * ((s53 + 6) // 5) * s77 * 64, convolution_backward_w_sum_splits * 4608, s77 * 8, 4608))
+    kernels = _kernels("forward", dtype, device, max(s0 * s53 * s77 * 64, s0 * s53 * s77 * 64 + s0 * s77 * 128 + s53 * s77 * 128 + s77 * 256, convolution_sum_boxes * s77 * 64, convolution_backward_w_sum_splits * 4608, s77 * 8, 4608))
     accum = _accumulated(dtype)
     specs = [_spec((s77, 64, s53 + 2, s0 + 2), dtype), _spec((s77, 64, s53 + 2, s0 + 2), dtype), _spec((s77, 8), accum), _spec((s77, 8), accum)]
-    room, places = _laid_out(0b11, [(((s0 + 44) // 43) * ((s53 + 6) // 5) * s77 * 64 * accum.itemsize, 0b11), (((s0 + 44) // 43) * ((s53 + 6) // 5) * s77 * 64 * accum.itemsize, 0b11), (((s0 + 44) // 43) * ((s53 + 6) // 5) * s77 * 64 * accum.itemsize, 0b11), (36864, 0b1), ((s77 * 8) * 32, 0b10)], zip(specs, [0b11, 0b10, 0b10, 0b10]))
-    return kernels, device.index, specs, room, (*places, s0, s53, s77,), (s0, s53, s77, convolution_backward_w_sum_splits)
+    room, places = _laid_out(0b11, [(convolution_sum_boxes * s77 * 64 * accum.itemsize, 0b11), (convolution_sum_boxes * s77 * 64 * accum.itemsize, 0b11), (convolution_sum_boxes * s77 * 64 * accum.itemsize, 0b11), (258816, 0b1), ((s77 * 8) * 32, 0b10)], zip(specs, [0b11, 0b10, 0b10, 0b10]))
+    return kernels, device.index, specs, room, (*places, convolution_sum_boxes, s0, s53, s77,), (s0, s53, s77, convolution_sum_boxes, convolution_backward_w_sum_splits)
 
 
 def _model_forward(tensors):
@@ -5703,16 +10161,16 @@ def _model_forward(tensors):
 
 
 def _model_backward_plan(needs, sizes, d_output):
-    s0, s53, s77, convolution_backward_w_sum_splits = sizes
+    s0, s53, s77, convolution_sum_boxes, convolution_backward_w_sum_splits = sizes
     dtype, device = d_output.dtype, d_output.device
-    kernels = _kernels("backward", dtype, device, max(s0 * s53 * s77 * 64, s0 * s53 * s77 * 64 + s0 * s77 * 128 + s53 * s77 * 128 + s77 * 256, ((s0 + 44) // 43) * ((s53 + 6) // 5) * s77 * 64, convolution_backward_w_sum_splits * 4608, s77 * 8, 4608))
+    kernels = _kernels("backward", dtype, device, max(s0 * s53 * s77 * 64, s0 * s53 * s77 * 64 + s0 * s77 * 128 + s53 * s77 * 128 + s77 * 256, convolution_sum_boxes * s77 * 64, convolution_backward_w_sum_splits * 4608, s77 * 8, 4608))
     accum = _accumulated(dtype)
     splits_rows_2 = _splits(64, s0 * s53 + s0 * 2 + s53 * 2 + 4, 256)
     splits_rows_6 = _splits(4608, convolution_backward_w_sum_splits, 1)
     splits_rows_7 = _splits(64, s0 * s53 + s0 * 2 + s53 * 2 + 4, 256)
     stages = (0b1 if needs[2] or needs[3] else 0) | (0b10 if needs[0] or needs[1] or needs[4] else 0) | (0b100 if needs[4] else 0) | (0b11000 if needs[0] else 0) | (0b100000 if needs[1] else 0)
     specs = [_spec((64,), dtype) if stages & 0b1 else None, _spec((64,), dtype) if stages & 0b1 else None, _spec((s77, 64, s53, s0), dtype) if stages & 0b100 else None, _spec((64, 8, 3, 3), dtype) if stages & 0b10000 else None, _spec((64,), dtype) if stages & 0b100000 else None]
-    room, places = _laid_out(stages, [((64) * 64 * splits_rows_2, 0b1), ((s0 * s53 * s77 * 64 + s0 * s77 * 128 + s53 * s77 * 128 + s77 * 256) * dtype.itemsize, 0b101110), (36864, 0b100), (convolution_backward_w_sum_splits * 4608 * accum.itemsize, 0b11000), ((4608) * 32 * splits_rows_6, 0b10000), ((64) * 32 * splits_rows_7, 0b100000)], zip(specs, [0b1, 0b1, 0b100, 0b10000, 0b100000]))
+    room, places = _laid_out(stages, [((64) * 64 * splits_rows_2, 0b1), ((s0 * s53 * s77 * 64 + s0 * s77 * 128 + s53 * s77 * 128 + s77 * 256) * dtype.itemsize, 0b101110), (258816, 0b100), (convolution_backward_w_sum_splits * 4608 * accum.itemsize, 0b11000), ((4608) * 32 * splits_rows_6, 0b10000), ((64) * 32 * splits_rows_7, 0b100000)], zip(specs, [0b1, 0b1, 0b100, 0b10000, 0b100000]))
     return kernels, device.index, stages, specs, room, (*places, convolution_backward_w_sum_splits, s0, s53, s77, splits_rows_2, splits_rows_6, splits_rows_7,)
 
 
@@ -5751,11 +10209,12 @@ def _model_inference_plan(conv_transpose_weight, conv_transpose_bias, group_norm
         raise _shape_error('group_norm_bias', group_norm_bias, '(64,)')
     if x.shape != (s77, 64, s53, s0):
         raise _shape_error('x', x, '(s77, 64, s53, s0)')
-    kernels = _kernels("forward", dtype, device, max(s0 * s53 * s77 * 64, s0 * s53 * s77 * 64 + s0 * s77 * 128 + s53 * s77 * 128 + s77 * 256, ((s0 + 44) // 43) * ((s53 + 6) // 5) * s77 * 64, 4608))
+    convolution_sum_boxes = _boxes(dtype, device, ((s0 + 44) // 43) * ((s53 + 6) // 5), ((s0 + 89) // 88) * s53 + ((s0 + 89) // 88) * 2 if dtype == torch.float32 else ((s0 + 44) // 43) * ((s53 + 6) // 5), ((s0 + 44) // 43) * ((s53 + 6) // 5))
+    kernels = _kernels("forward", dtype, device, max(s0 * s53 * s77 * 64, s0 * s53 * s77 * 64 + s0 * s77 * 128 + s53 * s77 * 128 + s77 * 256, convolution_sum_boxes * s77 * 64, 4608))
     accum = _accumulated(dtype)
     specs = [_spec((s77, 64, s53 + 2, s0 + 2), dtype)]
-    room, places = _laid_out(0b11, [((s0 * s53 * s77 * 64 + s0 * s77 * 128 + s53 * s77 * 128 + s77 * 256) * dtype.itemsize, 0b11), (((s0 + 44) // 43) * ((s53 + 6) // 5) * s77 * 64 * accum.itemsize, 0b11), (((s0 + 44) // 43) * ((s53 + 6) // 5) * s77 * 64 * accum.itemsize, 0b11), (((s0 + 44) // 43) * ((s53 + 6) // 5) * s77 * 64 * accum.itemsize, 0b11), (36864, 0b1), ((s77 * 8) * 32, 0b10)], zip(specs, [0b10]))
-    return kernels, device.index, specs, room, (*places, s0, s53, s77,)
+    room, places = _laid_out(0b11, [((s0 * s53 * s77 * 64 + s0 * s77 * 128 + s53 * s77 * 128 + s77 * 256) * dtype.itemsize, 0b11), (convolution_sum_boxes * s77 * 64 * accum.itemsize, 0b11), (convolution_sum_boxes * s77 * 64 * accum.itemsize, 0b11), (convolution_sum_boxes * s77 * 64 * accum.itemsize, 0b11), (258816, 0b1), ((s77 * 8) * 32, 0b10)], zip(specs, [0b10]))
+    return kernels, device.index, specs, room, (*places, convolution_sum_boxes, s0, s53, s77,)
 
 
 def _model_inference(tensors):
