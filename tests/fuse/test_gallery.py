@@ -40,6 +40,7 @@ PROVEN_ELSEWHERE = {"conv_transpose2d", "conv_transpose2d_gelu_group_norm", "con
 IN_OTHER_TESTS = {
     "ALIKE = true": "test_phases.py",
     "early_pools": "test_early_pools.py",
+    "launch_merged": "test_merged_groups.py",
     "pool_monotone": "test_fused_problems.py",
 }
 
