@@ -1,8 +1,8 @@
 // Convolutions with groups of few channels in Hopper's strips: M neighbouring groups are taken for one.
 //
 // A group of eight output channels leaves seven eighths of a matrix instruction empty. So M groups are one with M times the
-// rows and the channels, whose weights are zero where row and channel are of different groups: more products, but in
-// instructions that are full, at some three times the rate of those of window.cuh.
+// rows and the channels, whose weights are zero where row and channel are of different groups: more products, all of them
+// in the instructions of window_strips.cuh, which are many times as fast as those of window.cuh.
 // Zero times inf or nan is nan, which would spoil the other groups, and each group has its own magnitude. So only in kind
 // Half, where the input is watched, and here more closely: a nan raises the flag too, and the numbers of each group are
 // looked at apart. The second launch is the kernel of window.cuh, which multiplies nothing by zeros.
