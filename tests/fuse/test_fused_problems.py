@@ -67,14 +67,14 @@ def test_proven(name, engine, quick, tmp_path):
     assert proof.verdict == "proven", f"{proof.reason.code}: {proof.reason.message}" if proof.reason else proof.verdict
 
 
-HALF = [pytest.param(t, marks=pytest.mark.exhaustive) for t in ("float16", "bfloat16")]
+GELU = "conv_transpose2d_gelu_group_norm"
+HALF = [pytest.param(GELU, t, marks=pytest.mark.exhaustive) for t in ("float16", "bfloat16")]
 
 
-@pytest.mark.parametrize("dtype", [*HALF, "float64"])
-def test_other_types(dtype, tmp_path):
+@pytest.mark.parametrize(("name", "dtype"), [*HALF, ("gallery/conv2d_batch_norm_relu", "float64")])
+def test_other_types(name, dtype, tmp_path):
     """The same file serves other types; test_phases.py and test_few_rows.py have half precision in the ordinary run."""
-    name = "conv_transpose2d_gelu_group_norm"
-    path = tmp_path / f"{name}_new.py"
+    path = tmp_path / "new.py"
     path.write_text(fuse_problem(PROBLEMS / f"{name}.py").text)
     proof = crucible.prove(PROBLEMS / f"{name}.py", path, device="sim", seed=3, quick=True, dtype=dtype)
     assert proof.verdict == "proven", f"{proof.reason.code}: {proof.reason.message}" if proof.reason else proof.verdict

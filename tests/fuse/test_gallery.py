@@ -27,7 +27,6 @@ GALLERY = [p for p in ALL if p.parent.name == "gallery"]
 PROVEN = {
     "conv1d_causal_gated_residual",  # operands that are computed where they are read
     "conv2d_batch_norm_relu",  # a file of two modes, with statistics that are kept
-    "conv2d_depthwise_separable",  # groups of single channels
     "embedding_mean_linear",  # integers, and a gradient that stays torch's
     "linear_sort_trimmed_mean",  # torch's operators in the midst of ours
     "masked_softmax_pool",

@@ -112,6 +112,7 @@ def test_no_contraction_looks_for_inserted_zeros(tmp_path, name):
             assert not any(isinstance(c, Multiple) for c in conditions), s.name
 
 
+REPEATED = ("few", "general", "normed", "rows")  # in other tests
 WINDOWS = {
     "forward 2d": ("nn.ConvTranspose2d(64, 64, 3, stride=2)", (2, 64, 64, 64), "forward"),
     "forward 3d": ("nn.ConvTranspose3d(64, 64, 3, stride=2)", (2, 64, 12, 16, 16), "forward"),
@@ -134,12 +135,13 @@ def test_phases_are_windows_for_hopper(tmp_path, monkeypatch, name):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.exhaustive] if n in ("general", "few") else []) for n in sorted(MODELS)]
+    "name", [pytest.param(n, marks=[pytest.mark.exhaustive] if n in REPEATED else []) for n in sorted(MODELS)]
 )
 def test_phases_are_proven(tmp_path, monkeypatch, name):
     """With few processors each block takes many boxes, or lines of many strips.
 
-    The ordinary run has the general one in half precision; random graphs have contractions of few places.
+    The ordinary run has the general one in half precision; random graphs have contractions of few places; phases that
+    are rows, and statistics of phases, are in others too.
     """
     monkeypatch.setenv(PROCESSORS_VARIABLE, "3")
     reference, fused, _ = fused_contractions(tmp_path, name)

@@ -108,6 +108,7 @@ def test_a_killed_node_costs_a_retry_and_the_table_is_the_same(cluster, node, fo
     assert [r["key"] for r in result.rows] == [r["key"] for r in undisturbed.rows]
 
 
+@pytest.mark.exhaustive
 def test_fusing_on_nodes_of_which_one_has_other_code(cluster, node, write, tmp_path):
     for name in ("good", "fine"):  # one for each node, so that the other code is met
         write(f"set/{name}.py", GOOD)
@@ -128,6 +129,7 @@ def test_fusing_on_nodes_of_which_one_has_other_code(cluster, node, write, tmp_p
     assert row["race"]["candidates"][0]["plan"]["passes"] and row["seconds"]["fuse"] > 0
 
 
+@pytest.mark.exhaustive
 def test_a_file_that_takes_its_worker_along_costs_a_row(cluster, node, write, tmp_path):
     write("set/deadly.py", "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)\nModel = 1\n")
     node("alpha")
