@@ -38,16 +38,26 @@ namespace crucible {
 
 constexpr int ROW_THREADS = 256, SLICE_VECTORS = CRUCIBLE_SLICE_VECTORS, GRID_MOST = 65535;
 
-template <class Acc>
-__device__ __forceinline__ Acc from_lane(const Acc& a, int mask) {
+// What another lane has: the one `by` further on, or, where LANE, that lane.
+template <bool LANE = false, class Acc>
+__device__ __forceinline__ Acc from_lane(const Acc& a, int by) {
   static_assert(sizeof(Acc) % 4 == 0, "partial results are whole words");
   uint32_t words[sizeof(Acc) / 4];
   memcpy(words, &a, sizeof(Acc));
 #pragma unroll
-  for (int i = 0; i < static_cast<int>(sizeof(Acc) / 4); ++i) words[i] = __shfl_xor_sync(0xffffffffu, words[i], mask);
+  for (int i = 0; i < static_cast<int>(sizeof(Acc) / 4); ++i)
+    words[i] = LANE ? __shfl_sync(0xffffffffu, words[i], by) : __shfl_down_sync(0xffffffffu, words[i], by);
   Acc b;
   memcpy(&b, words, sizeof(Acc));
   return b;
+}
+
+// The first COUNT lanes' results, joined, to all lanes. What the others join on the way nobody wants.
+template <int COUNT, class Acc>
+__device__ __forceinline__ Acc join_lanes(Acc a) {
+#pragma unroll
+  for (int by = COUNT / 2; by > 0; by /= 2) a.join(from_lane(a, by));
+  return from_lane<true>(a, 0);
 }
 
 // What an earlier kernel left, whole.
@@ -75,29 +85,15 @@ struct Lanes {
 
   template <class Acc>
   __device__ __forceinline__ void join(Acc& a) const {
-    if constexpr (N > 1) {
-#pragma unroll
-      for (int mask = 16; mask > 0; mask /= 2) {
-        // Both partners join in the same order, so that all threads end with the very same bits.
-        const Acc other = from_lane(a, mask);
-        if (threadIdx.x & mask) {
-          Acc left = other;
-          left.join(a);
-          a = left;
-        } else {
-          a.join(other);
-        }
-      }
-    }
+    if constexpr (N > 1) a = join_lanes<32>(a);
     if constexpr (N > 32) {
-      __shared__ __align__(16) unsigned char slots[ROW_THREADS / 32 * sizeof(Acc)];
+      constexpr int WARPS = ROW_THREADS / 32;
+      __shared__ __align__(16) unsigned char slots[WARPS * sizeof(Acc)];
       Acc* const slot = reinterpret_cast<Acc*>(slots);
       __syncthreads();  // the last join's readers are done
       if (threadIdx.x % 32 == 0) slot[threadIdx.x / 32] = a;
       __syncthreads();
-      a = slot[0];
-#pragma unroll
-      for (int w = 1; w < ROW_THREADS / 32; ++w) a.join(slot[w]);
+      a = join_lanes<WARPS>(slot[threadIdx.x % WARPS]);
     }
   }
 };

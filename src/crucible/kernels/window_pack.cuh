@@ -28,35 +28,41 @@ struct Warpgroups {
 };
 
 // What the launches hand to each other: a flag, the largest number in a sample of the input and in each channel of it, an
-// exponent for each row of weights, and the weights for each kind.
+// exponent for each row of weights and whether half cannot hold it, and the weights for each kind.
 struct Packed {
-  int* again;
+  int* again;    // raised by whoever finds what half cannot hold, packers excepted: it may not have been lowered yet
   int* largest;  // floats that are not negative, as integers
   int* channels;
   int* rows;
+  int* spoilt;
   unsigned char* half;
   unsigned char* tf32;
+  int64_t count;  // of rows
 
-  // Bytes that begin as zeros.
+  // Channels that are told apart: of more, those so far apart are one.
   template <class P>
-  static __host__ __device__ constexpr int64_t zeros() { return 256 + (P::CHANNELS + 63) / 64 * 256; }
+  static __host__ __device__ constexpr int apart() { return P::CHANNELS < 4096 ? static_cast<int>(P::CHANNELS) : 4096; }
+  template <class P>
+  static __host__ __device__ constexpr int64_t head() { return 256 + (apart<P>() + 63) / 64 * 256; }
 
   template <class P>
   __host__ __device__ Packed(const P& p, void* at) {
     const int64_t tiles = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS), taps = P::Kernel::product;
     unsigned char* const bytes = static_cast<unsigned char*>(at);
+    count = tiles * PAIR_ROWS;
     again = reinterpret_cast<int*>(bytes);
     largest = again + 1;
     channels = again + 64;
-    rows = reinterpret_cast<int*>(bytes + zeros<P>());
-    half = bytes + zeros<P>() + tiles * PAIR_ROWS * 4;
+    rows = reinterpret_cast<int*>(bytes + head<P>());
+    spoilt = rows + count;
+    half = bytes + head<P>() + count * 8;
     tf32 = half + tiles * taps * ((P::CHANNELS + 15) / 16) * TAP_BYTES;
   }
   // Bytes of all this.
   template <class P>
   static __host__ __device__ int64_t bytes(const P& p) {
     const int64_t tiles = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS), taps = P::Kernel::product;
-    return zeros<P>() + tiles * (PAIR_ROWS * 4 + taps * ((P::CHANNELS + 15) / 16 + (P::CHANNELS + 7) / 8) * TAP_BYTES);
+    return head<P>() + tiles * (PAIR_ROWS * 8 + taps * ((P::CHANNELS + 15) / 16 + (P::CHANNELS + 7) / 8) * TAP_BYTES);
   }
   __device__ __forceinline__ int input() const;        // exponent of its scale
   __device__ __forceinline__ int split_input() const;  // and in kind Split
@@ -67,7 +73,7 @@ struct Packed {
 };
 
 constexpr float HALF_LIMIT = 65504.0f, HALF_SMALL = 0x1p-12f;
-constexpr int SAMPLERS = 8, SAMPLES = 4;  // blocks, and numbers that each thread of them looks at
+constexpr int PACKERS = 1024, SAMPLES = 4;  // threads of a block, and numbers of the input that each of one block looks at
 constexpr int HALF_PEAK = 9;  // scaled, the largest number lies between 2^9 and 2^10
 
 // The exponent of a scale that brings `largest` there; a power of two that is a float itself.
@@ -98,101 +104,127 @@ __device__ __forceinline__ int Packed::split_input() const {
 }
 
 __device__ __forceinline__ float block_max(float x) {
-  __shared__ float parts[8];
-  __syncthreads();
+  __shared__ float parts[PACKERS / 32];
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
   if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = x;
   __syncthreads();
-  x = parts[0];
-  for (int w = 1; w < 8; ++w) x = fmaxf(x, parts[w]);
+  x = parts[threadIdx.x % 32];
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
   return x;
 }
 
-// A block of 256 threads for each row of weights, and SAMPLERS more that look at the input.
+// One block: lowers the flag, and notes the largest numbers of a sample of the input.
+template <class P>
+__device__ __forceinline__ void sample_input(const P& p, const Packed& packed, int* peaks) {
+  float largest = 0;
+#pragma unroll
+  for (int k = 0; k < SAMPLES; ++k) {
+    // Numbers that look random spread the sample over everything.
+    const int i = static_cast<int>(threadIdx.x) + k * PACKERS;
+    const auto pick = [&](unsigned salt, Index extent) {
+      unsigned h = (unsigned(i) * 8u + salt) * 2654435761u;
+      h ^= h >> 15;
+      h *= 2246822519u;
+      h ^= h >> 13;
+      return static_cast<Index>(h % static_cast<unsigned>(extent));
+    };
+    Index at[4];
+#pragma unroll
+    for (int d = 0; d < 4; ++d)
+      at[d] = pick(d, p.extent(d)) * P::Stride::at(d) + P::Shift::at(d) + (P::Kernel::at(d) - 1) * P::Dilation::at(d) / 2;
+    const typename P::BAt place = p.b_at(pick(4, p.batches()), at[0], at[1], at[2], at[3]);
+    const float x = fabsf(static_cast<float>(p.b_in(place, static_cast<Index>(i % P::CHANNELS))));
+    if (place.inside && x < INFINITY) {
+      largest = fmaxf(largest, x);
+      atomicMax(peaks + i % P::CHANNELS % Packed::apart<P>(), __float_as_int(x));
+    }
+  }
+  largest = block_max(largest);
+  for (int c = static_cast<int>(threadIdx.x); c < Packed::apart<P>(); c += PACKERS) packed.channels[c] = peaks[c];
+  if (threadIdx.x == 0) *packed.largest = __float_as_int(largest), *packed.again = 0;
+}
+
+// A block for each row of weights, and one more that looks at the input.
 template <class W, class P>
-__global__ void __launch_bounds__(256) pack_rows_kernel(const __grid_constant__ P p, void* workspace) {
+__global__ void __launch_bounds__(PACKERS) pack_rows_kernel(const __grid_constant__ P p, void* workspace) {
 #if CRUCIBLE_HAS_WGMMA
+  __shared__ int peaks[Packed::apart<P>()];  // of channels: floats that are not negative, as integers
   const Packed packed(p, workspace);
   constexpr int TAPS = P::Kernel::product;
-  const Index tiles = (p.rows() + PAIR_ROWS - 1) / PAIR_ROWS, groups = p.groups(), channels = p.channels();
-  if (blockIdx.x >= unsigned(tiles * groups * PAIR_ROWS)) {
-    if constexpr (W::kind == Operands::Half || W::kind == Operands::Split) {
-      const int first = static_cast<int>((blockIdx.x - unsigned(tiles * groups * PAIR_ROWS)) * 256 + threadIdx.x);
-      float largest = 0;
-#pragma unroll
-      for (int k = 0; k < SAMPLES; ++k) {
-        // Numbers that look random spread the sample over everything.
-        const int i = first + k * SAMPLERS * 256;
-        const auto pick = [&](unsigned salt, Index extent) {
-          unsigned h = (unsigned(i) * 8u + salt) * 2654435761u;
-          h ^= h >> 15;
-          h *= 2246822519u;
-          h ^= h >> 13;
-          return static_cast<Index>(h % static_cast<unsigned>(extent));
-        };
-        Index at[4];
-#pragma unroll
-        for (int d = 0; d < 4; ++d)
-          at[d] = pick(d, p.extent(d)) * P::Stride::at(d) + P::Shift::at(d) + (P::Kernel::at(d) - 1) * P::Dilation::at(d) / 2;
-        const typename P::BAt place = p.b_at(pick(4, p.batches()), at[0], at[1], at[2], at[3]);
-        const float x = fabsf(static_cast<float>(p.b_in(place, static_cast<Index>(i % P::CHANNELS))));
-        if (place.inside && x < INFINITY) {
-          largest = fmaxf(largest, x);
-          atomicMax(packed.channels + i % P::CHANNELS, __float_as_int(x));
-        }
-      }
-      largest = block_max(largest);
-      if (threadIdx.x == 0) atomicMax(packed.largest, __float_as_int(largest));
-    }
+  constexpr bool scaled_rows = W::kind == Operands::Half || W::kind == Operands::Split;
+  const Index tiles = (p.rows() + PAIR_ROWS - 1) / PAIR_ROWS, channels = p.channels();
+  if constexpr (scaled_rows) {
+    for (int c = static_cast<int>(threadIdx.x); c < Packed::apart<P>(); c += PACKERS) peaks[c] = 0;
+    __syncthreads();
+  }
+  if (blockIdx.x >= static_cast<unsigned>(packed.count)) {
+    if constexpr (scaled_rows) sample_input(p, packed, peaks);
     return;
   }
   const Index row = static_cast<Index>(blockIdx.x), group = row / (tiles * PAIR_ROWS), m = row % (tiles * PAIR_ROWS);
   const bool there = m < p.rows();
   const auto line = p.a_row(group, there ? m : 0);
   int by = 0;
-  if constexpr (W::kind == Operands::Half || W::kind == Operands::Split) {
+  if constexpr (scaled_rows) {
     float largest = 0;
     if (there)
-      for (Index k = static_cast<Index>(threadIdx.x); k < channels * TAPS; k += 256)
+      for (Index k = static_cast<Index>(threadIdx.x); k < channels * TAPS; k += PACKERS)
         largest = fmaxf(largest, fabsf(static_cast<float>(p.a(line, k))));
     largest = block_max(largest);
     by = W::kind == Operands::Half ? half_exponent(largest) : split_exponent(largest);
   }
-  if (threadIdx.x == 0) packed.rows[row] = by;
+  bool bad = false;
   const auto put = [&](auto kind, unsigned char* to) {
     constexpr int UNIT = decltype(kind)::UNIT, CHANNELS = 2 * UNIT, PLANES = decltype(kind)::kind == Operands::Split ? 2 : 1;
-    const Index chunks = (channels + CHANNELS - 1) / CHANNELS;
-    unsigned char* const tile = to + (row / PAIR_ROWS) * int64_t(chunks) * TAPS * PLANES * TAP_BYTES;
-    bool bad = false;
-    for (Index c = static_cast<Index>(threadIdx.x); c < chunks * CHANNELS; c += 256) {
-      float largest = 0;
-      for (int t = 0; t < TAPS; ++t) {
-        const int tap = P::flipped ? TAPS - 1 - t : t;
-        const float w = there && c < channels ? static_cast<float>(p.a(line, c * TAPS + tap)) : 0.0f;
-        unsigned char* const at =
-            tile + ((c / CHANNELS * TAPS + t) * PLANES * 2 + c % CHANNELS / UNIT) * int64_t(TAP_BYTES / 2) + row % PAIR_ROWS * 16;
-        if constexpr (decltype(kind)::kind == Operands::Tf32) {
-          reinterpret_cast<unsigned*>(at)[c % UNIT] = round_tf32(w);
-        } else if constexpr (decltype(kind)::kind == Operands::Half) {
-          const float s = scaled(w, by);
-          largest = fmaxf(largest, fabsf(s));
-          reinterpret_cast<unsigned short*>(at)[c % UNIT] = static_cast<unsigned short>(pack_half(s, 0.0f));
-        } else if constexpr (decltype(kind)::kind == Operands::Split) {
-          bad |= !(fabsf(w) < SPLIT_WEIGHT);
-          split_tf32(scaled(w, by), reinterpret_cast<unsigned*>(at)[c % UNIT], reinterpret_cast<unsigned*>(at + TAP_BYTES)[c % UNIT]);
-        } else {
-          reinterpret_cast<unsigned short*>(at)[c % UNIT] = static_cast<unsigned short>(pack(w, 0.0f));
-        }
+    constexpr Index CHUNKS = (P::CHANNELS + CHANNELS - 1) / CHANNELS, ALL = CHUNKS * CHANNELS;
+    unsigned char* const tile = to + (row / PAIR_ROWS) * int64_t(CHUNKS) * TAPS * PLANES * TAP_BYTES;
+    // Neighbouring threads have neighbouring channels of a tap.
+    for (Index i = static_cast<Index>(threadIdx.x); i < ALL * TAPS; i += PACKERS) {
+      const Index c = i % ALL, t = i / ALL, tap = P::flipped ? TAPS - 1 - t : t;
+      const float w = there && c < channels ? static_cast<float>(p.a(line, c * TAPS + tap)) : 0.0f;
+      unsigned char* const at =
+          tile + ((c / CHANNELS * TAPS + t) * PLANES * 2 + c % CHANNELS / UNIT) * int64_t(TAP_BYTES / 2) + row % PAIR_ROWS * 16;
+      if constexpr (decltype(kind)::kind == Operands::Tf32) {
+        reinterpret_cast<unsigned*>(at)[c % UNIT] = round_tf32(w);
+      } else if constexpr (decltype(kind)::kind == Operands::Half) {
+        const float s = scaled(w, by);
+        if (c < channels) atomicMax(peaks + c % Packed::apart<P>(), __float_as_int(fmaxf(0.0f, fabsf(s))));
+        reinterpret_cast<unsigned short*>(at)[c % UNIT] = static_cast<unsigned short>(pack_half(s, 0.0f));
+      } else if constexpr (decltype(kind)::kind == Operands::Split) {
+        bad |= !(fabsf(w) < SPLIT_WEIGHT);
+        split_tf32(scaled(w, by), reinterpret_cast<unsigned*>(at)[c % UNIT], reinterpret_cast<unsigned*>(at + TAP_BYTES)[c % UNIT]);
+      } else {
+        reinterpret_cast<unsigned short*>(at)[c % UNIT] = static_cast<unsigned short>(pack(w, 0.0f));
       }
-      if (decltype(kind)::kind == Operands::Half) bad |= !(largest <= HALF_LIMIT) || (largest > 0 && largest < HALF_SMALL);
     }
-    if (bad) *packed.again = 1;
   };
   put(W(), packed.half);
-  if constexpr (W::kind == Operands::Half) put(Warpgroups<0, 1, 0, 0, 0, Operands::Tf32>(), packed.tf32);
+  if constexpr (W::kind == Operands::Half) {
+    put(Warpgroups<0, 1, 0, 0, 0, Operands::Tf32>(), packed.tf32);
+    __syncthreads();
+    // A channel whose weights are all small may have a large input.
+    for (int c = static_cast<int>(threadIdx.x); c < Packed::apart<P>(); c += PACKERS) {
+      const float largest = __int_as_float(peaks[c]);
+      bad |= !(largest <= HALF_LIMIT) || (largest > 0 && largest < HALF_SMALL);
+    }
+  }
+  if constexpr (scaled_rows) {
+    const int any = __syncthreads_or(bad);
+    if (threadIdx.x == 0) packed.rows[row] = by, packed.spoilt[row] = any;
+  }
 #endif
 }
+
+#if CRUCIBLE_HAS_WGMMA
+// One block of the launch after that raises the flag for rows of weights that half cannot hold.
+template <int THREADS>
+__device__ __forceinline__ void spoilt_rows(const Packed& packed, int thread) {
+  for (int64_t row = thread; row < packed.count; row += THREADS)
+    if (packed.spoilt[row]) *packed.again = 1;
+}
+#endif
 
 #ifndef __CUDACC_RTC__
 // Packs, and says how many processors there are.
@@ -201,10 +233,9 @@ cudaError_t pack_rows(const P& p, void* workspace, int* processors, cudaStream_t
   int device = 0;
   cudaError_t refused = cudaGetDevice(&device);
   if (refused == cudaSuccess) refused = cudaDeviceGetAttribute(processors, cudaDevAttrMultiProcessorCount, device);
-  if (refused == cudaSuccess) refused = cudaMemsetAsync(workspace, 0, Packed::zeros<P>(), stream);
   if (refused != cudaSuccess) return refused;
   const int64_t rows = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS) * PAIR_ROWS;
-  pack_rows_kernel<W><<<static_cast<unsigned>(rows + SAMPLERS), 256, 0, stream>>>(p, workspace);
+  pack_rows_kernel<W><<<static_cast<unsigned>(rows + 1), PACKERS, 0, stream>>>(p, workspace);
   return cudaGetLastError();
 }
 #endif

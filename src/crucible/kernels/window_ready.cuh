@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(READY_THREADS) ready_input_kernel(const __grid
   const Packed packed(p, workspace);
   const ReadyInput<P> input(p, workspace);
   const float by = W::kind == Operands::Half ? power_of_two(packed.input()) : 1.0f;
-  if (W::kind == Operands::Half && blockIdx.x == 0) small_channels<READY_THREADS, P>(packed, static_cast<int>(threadIdx.x), by);
+  if (W::kind == Operands::Half && blockIdx.x == 0) known_spoilt<READY_THREADS, P>(packed, static_cast<int>(threadIdx.x), by);
   if (blockIdx.x == 0 && threadIdx.x < Pair<W, P>::Halo::at(3))
     *reinterpret_cast<uint4*>(input.plane(p.batches(), 0, 0) + threadIdx.x * 16) = make_uint4(0, 0, 0, 0);
   const Index z = static_cast<Index>(blockIdx.x / parts) * ReadyInput<P>::PHASES;

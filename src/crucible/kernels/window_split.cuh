@@ -186,6 +186,7 @@ __global__ void __launch_bounds__(W::threads, 1) split_kernel(const __grid_const
     const unsigned char* const weights = packed.weights<W>() + tile * int64_t(chunks) * H::TAPS * 2 * TAP_BYTES;
     PairProducer<W, P> from{p, tiles, 0, reinterpret_cast<float*>(split_shared + S::LANDING) + (threadIdx.x - W::CONSUMERS),
                             power_of_two(packed.split_input())};
+    if (blockIdx.x == 0) spoilt_rows<W::PRODUCERS>(packed, from.thread());
     for (int i = 0; i < W::SLOTS; ++i) clear_behind<4, W, P>(split_shared + S::RING + i * S::HALO_BYTES, from.thread());
     if (tiles.left > 0) {
       from.place();

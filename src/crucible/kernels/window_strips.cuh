@@ -306,7 +306,7 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
                   S::TAPS * TAP_BYTES, kept);
     }
     StripRounder<W, P> rounder{W::kind == Operands::Half ? power_of_two(packed.input()) : 1.0f};
-    if (W::kind == Operands::Half && blockIdx.x == 0) small_channels<W::ROUNDERS, P>(packed, static_cast<int>(threadIdx.x) - W::CONSUMERS, rounder.by);
+    if (W::kind == Operands::Half && blockIdx.x == 0) known_spoilt<W::ROUNDERS, P>(packed, static_cast<int>(threadIdx.x) - W::CONSUMERS, rounder.by);
     const unsigned mine = warp - W::CONSUMERS / 32;
     unsigned number = 0;  // of units of this block
     int slot = 0;

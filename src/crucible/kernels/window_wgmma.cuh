@@ -160,10 +160,12 @@ __device__ __forceinline__ uint4 round_unit(float* x, float by, float& largest) 
   }
 }
 
-// A channel that is small everywhere may have large weights: raises the flag.
+// One block of the launch after the packing raises the flag for what is known by then: rows of weights that half cannot hold,
+// and channels that are small everywhere, which may have large weights.
 template <int THREADS, class P>
-__device__ __forceinline__ void small_channels(const Packed& packed, int thread, float by) {
-  for (Index c = static_cast<Index>(thread); c < P::CHANNELS; c += THREADS) {
+__device__ __forceinline__ void known_spoilt(const Packed& packed, int thread, float by) {
+  spoilt_rows<THREADS>(packed, thread);
+  for (int c = thread; c < Packed::apart<P>(); c += THREADS) {
     const float most = __int_as_float(packed.channels[c]) * by;
     if (most > 0 && most < HALF_SMALL) *packed.again = 1;
   }
@@ -683,7 +685,7 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
       for (int i = 0; i < W::CHUNKS; ++i) copy_weights<H>(shared_address(pair_shared) + i * H::BESIDE * H::TAPS * TAP_BYTES, weights, further, i, kept);
     }
     if (W::kind == Operands::Half && blockIdx.x == 0)
-      small_channels<W::PRODUCERS, P>(packed, static_cast<int>(threadIdx.x) - W::CONSUMERS, from.by);
+      known_spoilt<W::PRODUCERS, P>(packed, static_cast<int>(threadIdx.x) - W::CONSUMERS, from.by);
     from.largest[0] = from.largest[1] = 0.0f;
     for (int i = 0; i < W::SLOTS; ++i) clear_behind<2, W, P>(ring + i * H::SLOT_BYTES, from.thread());
     if (tiles.left > 0) {

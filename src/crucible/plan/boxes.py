@@ -58,7 +58,7 @@ class WindowTile:
         if chunks == 0:
             return words
         tiles = groups * -(-rows // PAIR_ROWS)
-        packed = 64 + -(-channels // 64) * 64 + tiles * (64 + taps * chunks * TAP_BYTES // 4)
+        packed = 64 + -(-min(channels, 4096) // 64) * 64 + tiles * (2 * PAIR_ROWS + taps * chunks * TAP_BYTES // 4)
         return packed + words if merged > 1 else max(words, packed)  # groups have their own for the second launch
 
 

@@ -442,23 +442,28 @@ class Scheduler:
         split = rows_of(outer, (sample, channel))
         if split is None:
             return False
+        inside = [s for s in split.inner if not (s is sample and len(c.batch) == 1)]
         phases, number = (1, ZERO) if c.phases is None else (c.phases.count, c.phases.number)
-        shape = (samples, c.shape[1], tiles * phases)
+
+        def ordered(s: Int, ch: Int, part: Int) -> Index:
+            """So that what is joined lies together: one channel of all samples, or channels of one sample."""
+            return (ch, s, part) if inside == [sample] else (s, ch, part)
+
+        shape = ordered(samples, c.shape[1], tiles * phases)
         count, mean, m2 = (self._buffer(f"{r.name}_tile_{f}", shape, "accum") for f in ("count", "mean", "m2"))
         tile = self._fresh("tile", tiles)
         parts = tile if c.phases is None else self._fresh("part", tiles * phases)
         part = number * tiles + of_var(tile)
-        place = flat((c.place[0] if len(c.batch) == 2 else ZERO, c.place[1], part), shape)
+        place = flat(ordered(c.place[0] if len(c.batch) == 2 else ZERO, c.place[1], part), shape)
         stage.statistics = Statistics(r, value, count, mean, m2, place, tile)
         stage.nodes.append(r.node)
         for b in (count, mean, m2):
             self.made_by[b.name] = at
-        inside = [s for s in split.inner if not (s is sample and len(c.batch) == 1)]
         inner_vars = (*split.inner_vars(inside), parts)
 
         def body(o: Index, i: Index) -> tuple[Value, ...]:
             s, ch = split.index(o, dict(zip(inside, i)), (sample, channel))
-            where = (s if len(c.batch) == 2 else ZERO, ch, i[-1])
+            where = ordered(s if len(c.batch) == 2 else ZERO, ch, i[-1])
             return count.load(where), mean.load(where), m2.load(where)
 
         joined = Reduce(r.name, r.outer, inner_vars, body, "moments_of", (), r.node, r.kept, r.source)
