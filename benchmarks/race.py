@@ -266,6 +266,7 @@ def arguments_parser() -> argparse.ArgumentParser:
     parser.add_argument("--contenders", nargs="+", choices=CONTENDERS, default=usual)
     parser.add_argument("--what", nargs="+", choices=["forward", "training"], default=["forward", "training"])
     parser.add_argument("--dtype", choices=["float32", "float16", "bfloat16"], default="float32")
+    parser.add_argument("--no-tf32", action="store_true", help="convolutions in float32's own precision, for all")
     parser.add_argument("--samples", type=positive(int), default=20)
     parser.add_argument("--batch", type=positive(int), help="another batch size [default: as get_inputs() has it]")
     parser.add_argument("--spatial", type=positive(float), default=1.0, help="factor for the sizes of images")
@@ -281,6 +282,8 @@ def main() -> int:
         parser.error("files come in pairs: REF NEW [REF NEW ...]")
     if not torch.cuda.is_available():
         parser.error("a race needs a GPU, and torch finds none")
+    if arguments.no_tf32:
+        torch.backends.cudnn.allow_tf32 = False
     found = measuring.ceilings()
     print(measuring.ceilings_text(found), flush=True)
     told = measuring.environment()

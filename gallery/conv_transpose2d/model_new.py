@@ -80,6 +80,41 @@ using Index = int64_t;
 using Index = int32_t;
 #endif
 
+// Kernels follow each other closely: on Hopper one is set up while the one before it on the stream ends. So each begins with
+// follow(), which waits until all of that is done and seen, and is launched by
+//   cudaLaunchKernelEx(After(blocks, threads, shared bytes, stream), kernel, arguments...)
+__device__ __forceinline__ void follow() {
+#if CRUCIBLE_HOPPER
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+#ifndef __CUDACC_RTC__
+struct After {
+  cudaLaunchConfig_t config{};
+  cudaLaunchAttribute attributes[2]{};
+  // Blocks in clusters of so many, which a simulator does not have.
+  After(dim3 blocks, unsigned threads, size_t shared, cudaStream_t stream, unsigned cluster = 1) {
+    config.gridDim = blocks;
+    config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = shared;
+    config.stream = stream;
+#if CRUCIBLE_HOPPER && CUDART_VERSION >= 12030  // with which such launches can be captured in graphs
+    attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+#endif
+    if (cluster > 1) {
+      attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
+      attributes[config.numAttrs++].val.clusterDim = {cluster, 1, 1};
+    }
+  }
+  operator const cudaLaunchConfig_t*() {
+    config.attrs = attributes;
+    return &config;
+  }
+};
+#endif
+
 // An element of a tensor that this kernel only reads: such loads need not wait for stores before them.
 template <class T>
 __device__ __forceinline__ T read(const T& x) { return __ldg(&x); }
@@ -1268,6 +1303,7 @@ __device__ __forceinline__ void contract_tile(const P& p, unsigned block, int sp
 template <class Config, class P>
 __global__ void __launch_bounds__(Config::threads, Config::blocks_per_sm)
     contract_kernel(const __grid_constant__ P p, int splits) {
+  follow();
   extern __shared__ __align__(16) unsigned char contract_shared[];
   contract_tile<Config>(p, blockIdx.x, static_cast<int>(blockIdx.y), splits, contract_shared);
 }
@@ -1304,8 +1340,7 @@ cudaError_t launch_contract(const P& p, int splits, cudaStream_t stream) {
   const cudaError_t refused = allow_shared(contract_kernel<Config, P>, Config::shared_bytes);
   if (refused != cudaSuccess) return refused;
   const dim3 grid(static_cast<unsigned>(batches * tiles_m * tiles_n), static_cast<unsigned>(splits));
-  contract_kernel<Config, P><<<grid, Config::threads, Config::shared_bytes, stream>>>(p, splits);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(grid, Config::threads, Config::shared_bytes, stream), contract_kernel<Config, P>, p, splits);
 }
 #endif
 
@@ -1392,6 +1427,7 @@ __host__ __device__ int64_t packed_words(const P& p) {
 
 template <class W, class P>
 __global__ void __launch_bounds__(256) pack_kernel(const __grid_constant__ P p, unsigned* __restrict__ packed) {
+  follow();
 #if CRUCIBLE_HAS_MMA
   using S = WindowSizes<W, P>;
   const int64_t count = packed_words<W>(p);
@@ -1601,19 +1637,18 @@ struct WindowBlock {
 #endif
 };
 
-template <class W, class P>
-__global__ void __launch_bounds__(W::threads, 2)
-    window_kernel(const __grid_constant__ P p, const unsigned* __restrict__ packed) {
-  extern __shared__ __align__(16) unsigned char window_shared[];
 #if CRUCIBLE_HAS_MMA
+// A block's tile: rows first, then boxes, then batches.
+template <class W, class P>
+__device__ __forceinline__ void window_tile(const P& p, const unsigned* __restrict__ packed, unsigned number, unsigned char* shared) {
   using S = WindowSizes<W, P>;
   const Index tiles = (p.rows() + W::BM - 1) / W::BM, boxes = box_count(p);
-  const Index tile_m = static_cast<Index>(blockIdx.x % unsigned(tiles)), rest = static_cast<Index>(blockIdx.x / unsigned(tiles));
+  const Index tile_m = static_cast<Index>(number % unsigned(tiles)), rest = static_cast<Index>(number / unsigned(tiles));
   const Index box = rest % boxes, z = rest / boxes;
   const BoxPlace<P> place(p, box);
 
   const int64_t step_count = window_chunks(p.channels(), W::CHANNELS) * int64_t(S::STEPS);
-  WindowBlock<W, P> block{p, window_shared, packed + (z % p.groups() * tiles + tile_m) * step_count * W::STEP_WORDS,
+  WindowBlock<W, P> block{p, shared, packed + (z % p.groups() * tiles + tile_m) * step_count * W::STEP_WORDS,
                           p.channels(), 0, S::A_WORDS * 4, 2 * S::A_WORDS * 4, (2 * S::A_WORDS + S::B_WORDS) * 4,
                           (2 * S::A_WORDS + 2 * S::B_WORDS) * 4, Taps<P>(p, z % p.groups())};
 #pragma unroll
@@ -1633,7 +1668,7 @@ __global__ void __launch_bounds__(W::threads, 2)
     block.template multiply<false>(sums);
 
   const BoxColumns<P, W::BN> columns(p, place, box);
-  accum* staged = reinterpret_cast<accum*>(window_shared);
+  accum* staged = reinterpret_cast<accum*>(shared);
 #pragma unroll 1
   for (int pass = 0; pass < W::passes; ++pass) {
     __syncthreads();
@@ -1645,6 +1680,16 @@ __global__ void __launch_bounds__(W::threads, 2)
       if (m < p.rows()) finish_row<W>(p, z, m, columns, 0, staged + r * W::pass_stride);
     }
   }
+}
+#endif
+
+template <class W, class P>
+__global__ void __launch_bounds__(W::threads, 2)
+    window_kernel(const __grid_constant__ P p, const unsigned* __restrict__ packed) {
+  follow();
+  extern __shared__ __align__(16) unsigned char window_shared[];
+#if CRUCIBLE_HAS_MMA
+  window_tile<W>(p, packed, blockIdx.x, window_shared);
 #endif
 }
 
@@ -1657,13 +1702,12 @@ cudaError_t launch_window(const P& p, unsigned* packed, cudaStream_t stream) {
   if (blocks == 0) return cudaSuccess;
   if (blocks > 0x7fffffff) return cudaErrorInvalidValue;
   const int64_t packers = (words + 1023) / 1024;
-  pack_kernel<W><<<static_cast<unsigned>(packers < 4096 ? packers : 4096), 256, 0, stream>>>(p, packed);
-  cudaError_t refused = cudaGetLastError();
+  cudaError_t refused = cudaLaunchKernelEx(After(static_cast<unsigned>(packers < 4096 ? packers : 4096), 256, 0, stream),
+                                           pack_kernel<W, P>, p, packed);
   if (refused != cudaSuccess) return refused;
   refused = allow_shared(window_kernel<W, P>, S::shared_bytes);
   if (refused != cudaSuccess) return refused;
-  window_kernel<W><<<static_cast<unsigned>(blocks), W::threads, S::shared_bytes, stream>>>(p, packed);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(static_cast<unsigned>(blocks), W::threads, S::shared_bytes, stream), window_kernel<W, P>, p, packed);
 }
 #endif
 
@@ -2179,35 +2223,41 @@ struct Warpgroups {
 };
 
 // What the launches hand to each other: a flag, the largest number in a sample of the input and in each channel of it, an
-// exponent for each row of weights, and the weights for each kind.
+// exponent for each row of weights and whether half cannot hold it, and the weights for each kind.
 struct Packed {
-  int* again;
+  int* again;    // raised by whoever finds what half cannot hold, packers excepted: it may not have been lowered yet
   int* largest;  // floats that are not negative, as integers
   int* channels;
   int* rows;
+  int* spoilt;
   unsigned char* half;
   unsigned char* tf32;
+  int64_t count;  // of rows
 
-  // Bytes that begin as zeros.
+  // Channels that are told apart: of more, those so far apart are one.
   template <class P>
-  static __host__ __device__ constexpr int64_t zeros() { return 256 + (P::CHANNELS + 63) / 64 * 256; }
+  static __host__ __device__ constexpr int apart() { return P::CHANNELS < 4096 ? static_cast<int>(P::CHANNELS) : 4096; }
+  template <class P>
+  static __host__ __device__ constexpr int64_t head() { return 256 + (apart<P>() + 63) / 64 * 256; }
 
   template <class P>
   __host__ __device__ Packed(const P& p, void* at) {
     const int64_t tiles = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS), taps = P::Kernel::product;
     unsigned char* const bytes = static_cast<unsigned char*>(at);
+    count = tiles * PAIR_ROWS;
     again = reinterpret_cast<int*>(bytes);
     largest = again + 1;
     channels = again + 64;
-    rows = reinterpret_cast<int*>(bytes + zeros<P>());
-    half = bytes + zeros<P>() + tiles * PAIR_ROWS * 4;
+    rows = reinterpret_cast<int*>(bytes + head<P>());
+    spoilt = rows + count;
+    half = bytes + head<P>() + count * 8;
     tf32 = half + tiles * taps * ((P::CHANNELS + 15) / 16) * TAP_BYTES;
   }
   // Bytes of all this.
   template <class P>
   static __host__ __device__ int64_t bytes(const P& p) {
     const int64_t tiles = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS), taps = P::Kernel::product;
-    return zeros<P>() + tiles * (PAIR_ROWS * 4 + taps * ((P::CHANNELS + 15) / 16 + (P::CHANNELS + 7) / 8) * TAP_BYTES);
+    return head<P>() + tiles * (PAIR_ROWS * 8 + taps * ((P::CHANNELS + 15) / 16 + (P::CHANNELS + 7) / 8) * TAP_BYTES);
   }
   __device__ __forceinline__ int input() const;        // exponent of its scale
   __device__ __forceinline__ int split_input() const;  // and in kind Split
@@ -2218,7 +2268,7 @@ struct Packed {
 };
 
 constexpr float HALF_LIMIT = 65504.0f, HALF_SMALL = 0x1p-12f;
-constexpr int SAMPLERS = 8, SAMPLES = 4;  // blocks, and numbers that each thread of them looks at
+constexpr int PACKERS = 1024, SAMPLES = 4;  // threads of a block, and numbers of the input that each of one block looks at
 constexpr int HALF_PEAK = 9;  // scaled, the largest number lies between 2^9 and 2^10
 
 // The exponent of a scale that brings `largest` there; a power of two that is a float itself.
@@ -2249,101 +2299,128 @@ __device__ __forceinline__ int Packed::split_input() const {
 }
 
 __device__ __forceinline__ float block_max(float x) {
-  __shared__ float parts[8];
-  __syncthreads();
+  __shared__ float parts[PACKERS / 32];
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
   if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = x;
   __syncthreads();
-  x = parts[0];
-  for (int w = 1; w < 8; ++w) x = fmaxf(x, parts[w]);
+  x = parts[threadIdx.x % 32];
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
   return x;
 }
 
-// A block of 256 threads for each row of weights, and SAMPLERS more that look at the input.
+// One block: lowers the flag, and notes the largest numbers of a sample of the input.
+template <class P>
+__device__ __forceinline__ void sample_input(const P& p, const Packed& packed, int* peaks) {
+  float largest = 0;
+#pragma unroll
+  for (int k = 0; k < SAMPLES; ++k) {
+    // Numbers that look random spread the sample over everything.
+    const int i = static_cast<int>(threadIdx.x) + k * PACKERS;
+    const auto pick = [&](unsigned salt, Index extent) {
+      unsigned h = (unsigned(i) * 8u + salt) * 2654435761u;
+      h ^= h >> 15;
+      h *= 2246822519u;
+      h ^= h >> 13;
+      return static_cast<Index>(h % static_cast<unsigned>(extent));
+    };
+    Index at[4];
+#pragma unroll
+    for (int d = 0; d < 4; ++d)
+      at[d] = pick(d, p.extent(d)) * P::Stride::at(d) + P::Shift::at(d) + (P::Kernel::at(d) - 1) * P::Dilation::at(d) / 2;
+    const typename P::BAt place = p.b_at(pick(4, p.batches()), at[0], at[1], at[2], at[3]);
+    const float x = fabsf(static_cast<float>(p.b_in(place, static_cast<Index>(i % P::CHANNELS))));
+    if (place.inside && x < INFINITY) {
+      largest = fmaxf(largest, x);
+      atomicMax(peaks + i % P::CHANNELS % Packed::apart<P>(), __float_as_int(x));
+    }
+  }
+  largest = block_max(largest);
+  for (int c = static_cast<int>(threadIdx.x); c < Packed::apart<P>(); c += PACKERS) packed.channels[c] = peaks[c];
+  if (threadIdx.x == 0) *packed.largest = __float_as_int(largest), *packed.again = 0;
+}
+
+// A block for each row of weights, and one more that looks at the input.
 template <class W, class P>
-__global__ void __launch_bounds__(256) pack_rows_kernel(const __grid_constant__ P p, void* workspace) {
+__global__ void __launch_bounds__(PACKERS) pack_rows_kernel(const __grid_constant__ P p, void* workspace) {
+  follow();
 #if CRUCIBLE_HAS_WGMMA
+  __shared__ int peaks[Packed::apart<P>()];  // of channels: floats that are not negative, as integers
   const Packed packed(p, workspace);
   constexpr int TAPS = P::Kernel::product;
-  const Index tiles = (p.rows() + PAIR_ROWS - 1) / PAIR_ROWS, groups = p.groups(), channels = p.channels();
-  if (blockIdx.x >= unsigned(tiles * groups * PAIR_ROWS)) {
-    if constexpr (W::kind == Operands::Half || W::kind == Operands::Split) {
-      const int first = static_cast<int>((blockIdx.x - unsigned(tiles * groups * PAIR_ROWS)) * 256 + threadIdx.x);
-      float largest = 0;
-#pragma unroll
-      for (int k = 0; k < SAMPLES; ++k) {
-        // Numbers that look random spread the sample over everything.
-        const int i = first + k * SAMPLERS * 256;
-        const auto pick = [&](unsigned salt, Index extent) {
-          unsigned h = (unsigned(i) * 8u + salt) * 2654435761u;
-          h ^= h >> 15;
-          h *= 2246822519u;
-          h ^= h >> 13;
-          return static_cast<Index>(h % static_cast<unsigned>(extent));
-        };
-        Index at[4];
-#pragma unroll
-        for (int d = 0; d < 4; ++d)
-          at[d] = pick(d, p.extent(d)) * P::Stride::at(d) + P::Shift::at(d) + (P::Kernel::at(d) - 1) * P::Dilation::at(d) / 2;
-        const typename P::BAt place = p.b_at(pick(4, p.batches()), at[0], at[1], at[2], at[3]);
-        const float x = fabsf(static_cast<float>(p.b_in(place, static_cast<Index>(i % P::CHANNELS))));
-        if (place.inside && x < INFINITY) {
-          largest = fmaxf(largest, x);
-          atomicMax(packed.channels + i % P::CHANNELS, __float_as_int(x));
-        }
-      }
-      largest = block_max(largest);
-      if (threadIdx.x == 0) atomicMax(packed.largest, __float_as_int(largest));
-    }
+  constexpr bool scaled_rows = W::kind == Operands::Half || W::kind == Operands::Split;
+  const Index tiles = (p.rows() + PAIR_ROWS - 1) / PAIR_ROWS, channels = p.channels();
+  if constexpr (scaled_rows) {
+    for (int c = static_cast<int>(threadIdx.x); c < Packed::apart<P>(); c += PACKERS) peaks[c] = 0;
+    __syncthreads();
+  }
+  if (blockIdx.x >= static_cast<unsigned>(packed.count)) {
+    if constexpr (scaled_rows) sample_input(p, packed, peaks);
     return;
   }
   const Index row = static_cast<Index>(blockIdx.x), group = row / (tiles * PAIR_ROWS), m = row % (tiles * PAIR_ROWS);
   const bool there = m < p.rows();
   const auto line = p.a_row(group, there ? m : 0);
   int by = 0;
-  if constexpr (W::kind == Operands::Half || W::kind == Operands::Split) {
+  if constexpr (scaled_rows) {
     float largest = 0;
     if (there)
-      for (Index k = static_cast<Index>(threadIdx.x); k < channels * TAPS; k += 256)
+      for (Index k = static_cast<Index>(threadIdx.x); k < channels * TAPS; k += PACKERS)
         largest = fmaxf(largest, fabsf(static_cast<float>(p.a(line, k))));
     largest = block_max(largest);
     by = W::kind == Operands::Half ? half_exponent(largest) : split_exponent(largest);
   }
-  if (threadIdx.x == 0) packed.rows[row] = by;
+  bool bad = false;
   const auto put = [&](auto kind, unsigned char* to) {
     constexpr int UNIT = decltype(kind)::UNIT, CHANNELS = 2 * UNIT, PLANES = decltype(kind)::kind == Operands::Split ? 2 : 1;
-    const Index chunks = (channels + CHANNELS - 1) / CHANNELS;
-    unsigned char* const tile = to + (row / PAIR_ROWS) * int64_t(chunks) * TAPS * PLANES * TAP_BYTES;
-    bool bad = false;
-    for (Index c = static_cast<Index>(threadIdx.x); c < chunks * CHANNELS; c += 256) {
-      float largest = 0;
-      for (int t = 0; t < TAPS; ++t) {
-        const int tap = P::flipped ? TAPS - 1 - t : t;
-        const float w = there && c < channels ? static_cast<float>(p.a(line, c * TAPS + tap)) : 0.0f;
-        unsigned char* const at =
-            tile + ((c / CHANNELS * TAPS + t) * PLANES * 2 + c % CHANNELS / UNIT) * int64_t(TAP_BYTES / 2) + row % PAIR_ROWS * 16;
-        if constexpr (decltype(kind)::kind == Operands::Tf32) {
-          reinterpret_cast<unsigned*>(at)[c % UNIT] = round_tf32(w);
-        } else if constexpr (decltype(kind)::kind == Operands::Half) {
-          const float s = scaled(w, by);
-          largest = fmaxf(largest, fabsf(s));
-          reinterpret_cast<unsigned short*>(at)[c % UNIT] = static_cast<unsigned short>(pack_half(s, 0.0f));
-        } else if constexpr (decltype(kind)::kind == Operands::Split) {
-          bad |= !(fabsf(w) < SPLIT_WEIGHT);
-          split_tf32(scaled(w, by), reinterpret_cast<unsigned*>(at)[c % UNIT], reinterpret_cast<unsigned*>(at + TAP_BYTES)[c % UNIT]);
-        } else {
-          reinterpret_cast<unsigned short*>(at)[c % UNIT] = static_cast<unsigned short>(pack(w, 0.0f));
-        }
+    constexpr Index CHUNKS = (P::CHANNELS + CHANNELS - 1) / CHANNELS, ALL = CHUNKS * CHANNELS;
+    unsigned char* const tile = to + (row / PAIR_ROWS) * int64_t(CHUNKS) * TAPS * PLANES * TAP_BYTES;
+    // Neighbouring threads have neighbouring channels of a tap.
+    for (Index i = static_cast<Index>(threadIdx.x); i < ALL * TAPS; i += PACKERS) {
+      const Index c = i % ALL, t = i / ALL, tap = P::flipped ? TAPS - 1 - t : t;
+      const float w = there && c < channels ? static_cast<float>(p.a(line, c * TAPS + tap)) : 0.0f;
+      unsigned char* const at =
+          tile + ((c / CHANNELS * TAPS + t) * PLANES * 2 + c % CHANNELS / UNIT) * int64_t(TAP_BYTES / 2) + row % PAIR_ROWS * 16;
+      if constexpr (decltype(kind)::kind == Operands::Tf32) {
+        reinterpret_cast<unsigned*>(at)[c % UNIT] = round_tf32(w);
+      } else if constexpr (decltype(kind)::kind == Operands::Half) {
+        const float s = scaled(w, by);
+        if (c < channels) atomicMax(peaks + c % Packed::apart<P>(), __float_as_int(fmaxf(0.0f, fabsf(s))));
+        reinterpret_cast<unsigned short*>(at)[c % UNIT] = static_cast<unsigned short>(pack_half(s, 0.0f));
+      } else if constexpr (decltype(kind)::kind == Operands::Split) {
+        bad |= !(fabsf(w) < SPLIT_WEIGHT);
+        split_tf32(scaled(w, by), reinterpret_cast<unsigned*>(at)[c % UNIT], reinterpret_cast<unsigned*>(at + TAP_BYTES)[c % UNIT]);
+      } else {
+        reinterpret_cast<unsigned short*>(at)[c % UNIT] = static_cast<unsigned short>(pack(w, 0.0f));
       }
-      if (decltype(kind)::kind == Operands::Half) bad |= !(largest <= HALF_LIMIT) || (largest > 0 && largest < HALF_SMALL);
     }
-    if (bad) *packed.again = 1;
   };
   put(W(), packed.half);
-  if constexpr (W::kind == Operands::Half) put(Warpgroups<0, 1, 0, 0, 0, Operands::Tf32>(), packed.tf32);
+  if constexpr (W::kind == Operands::Half) {
+    put(Warpgroups<0, 1, 0, 0, 0, Operands::Tf32>(), packed.tf32);
+    __syncthreads();
+    // A channel whose weights are all small may have a large input.
+    for (int c = static_cast<int>(threadIdx.x); c < Packed::apart<P>(); c += PACKERS) {
+      const float largest = __int_as_float(peaks[c]);
+      bad |= !(largest <= HALF_LIMIT) || (largest > 0 && largest < HALF_SMALL);
+    }
+  }
+  if constexpr (scaled_rows) {
+    const int any = __syncthreads_or(bad);
+    if (threadIdx.x == 0) packed.rows[row] = by, packed.spoilt[row] = any;
+  }
 #endif
 }
+
+#if CRUCIBLE_HAS_WGMMA
+// One block of the launch after that raises the flag for rows of weights that half cannot hold.
+template <int THREADS>
+__device__ __forceinline__ void spoilt_rows(const Packed& packed, int thread) {
+  for (int64_t row = thread; row < packed.count; row += THREADS)
+    if (packed.spoilt[row]) *packed.again = 1;
+}
+#endif
 
 #ifndef __CUDACC_RTC__
 // Packs, and says how many processors there are.
@@ -2352,11 +2429,9 @@ cudaError_t pack_rows(const P& p, void* workspace, int* processors, cudaStream_t
   int device = 0;
   cudaError_t refused = cudaGetDevice(&device);
   if (refused == cudaSuccess) refused = cudaDeviceGetAttribute(processors, cudaDevAttrMultiProcessorCount, device);
-  if (refused == cudaSuccess) refused = cudaMemsetAsync(workspace, 0, Packed::zeros<P>(), stream);
   if (refused != cudaSuccess) return refused;
   const int64_t rows = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS) * PAIR_ROWS;
-  pack_rows_kernel<W><<<static_cast<unsigned>(rows + SAMPLERS), 256, 0, stream>>>(p, workspace);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(static_cast<unsigned>(rows + 1), PACKERS, 0, stream), pack_rows_kernel<W, P>, p, workspace);
 }
 #endif
 
@@ -2521,10 +2596,12 @@ __device__ __forceinline__ uint4 round_unit(float* x, float by, float& largest) 
   }
 }
 
-// A channel that is small everywhere may have large weights: raises the flag.
+// One block of the launch after the packing raises the flag for what is known by then: rows of weights that half cannot hold,
+// and channels that are small everywhere, which may have large weights.
 template <int THREADS, class P>
-__device__ __forceinline__ void small_channels(const Packed& packed, int thread, float by) {
-  for (Index c = static_cast<Index>(thread); c < P::CHANNELS; c += THREADS) {
+__device__ __forceinline__ void known_spoilt(const Packed& packed, int thread, float by) {
+  spoilt_rows<THREADS>(packed, thread);
+  for (int c = thread; c < Packed::apart<P>(); c += THREADS) {
     const float most = __int_as_float(packed.channels[c]) * by;
     if (most > 0 && most < HALF_SMALL) *packed.again = 1;
   }
@@ -3010,6 +3087,7 @@ __device__ __forceinline__ void multiply_pairs(const P& p, const Packed& packed,
 // FLAGGED: only where the flag is raised.
 template <class W, bool FLAGGED, class P>
 __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_constant__ P p, void* workspace) {
+  follow();
   extern __shared__ __align__(128) unsigned char pair_shared[];
 #if CRUCIBLE_HAS_WGMMA
   using H = Pair<W, P>;
@@ -3044,7 +3122,7 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
       for (int i = 0; i < W::CHUNKS; ++i) copy_weights<H>(shared_address(pair_shared) + i * H::BESIDE * H::TAPS * TAP_BYTES, weights, further, i, kept);
     }
     if (W::kind == Operands::Half && blockIdx.x == 0)
-      small_channels<W::PRODUCERS, P>(packed, static_cast<int>(threadIdx.x) - W::CONSUMERS, from.by);
+      known_spoilt<W::PRODUCERS, P>(packed, static_cast<int>(threadIdx.x) - W::CONSUMERS, from.by);
     from.largest[0] = from.largest[1] = 0.0f;
     for (int i = 0; i < W::SLOTS; ++i) clear_behind<2, W, P>(ring + i * H::SLOT_BYTES, from.thread());
     if (tiles.left > 0) {
@@ -3108,8 +3186,8 @@ cudaError_t launch_pairs(const P& p, void* workspace, int processors, cudaStream
   const int64_t blocks = processors >= kinds ? processors / kinds * kinds : kinds;
   const cudaError_t refused = allow_shared(pair_kernel<W, FLAGGED, P>, H::shared_bytes);
   if (refused != cudaSuccess) return refused;
-  pair_kernel<W, FLAGGED><<<static_cast<unsigned>(blocks), W::threads, H::shared_bytes, stream>>>(p, workspace);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(static_cast<unsigned>(blocks), W::threads, H::shared_bytes, stream),
+                            pair_kernel<W, FLAGGED, P>, p, workspace);
 }
 
 // W is for the launch, Again (if not void) for the second one that does what W could not.
@@ -3283,6 +3361,7 @@ struct SplitConsumer {
 
 template <class W, class P>
 __global__ void __launch_bounds__(W::threads, 1) split_kernel(const __grid_constant__ P p, void* workspace) {
+  follow();
   extern __shared__ __align__(128) unsigned char split_shared[];
 #if CRUCIBLE_HAS_WGMMA
   using H = Pair<W, P>;
@@ -3314,6 +3393,7 @@ __global__ void __launch_bounds__(W::threads, 1) split_kernel(const __grid_const
     const unsigned char* const weights = packed.weights<W>() + tile * int64_t(chunks) * H::TAPS * 2 * TAP_BYTES;
     PairProducer<W, P> from{p, tiles, 0, reinterpret_cast<float*>(split_shared + S::LANDING) + (threadIdx.x - W::CONSUMERS),
                             power_of_two(packed.split_input())};
+    if (blockIdx.x == 0) spoilt_rows<W::PRODUCERS>(packed, from.thread());
     for (int i = 0; i < W::SLOTS; ++i) clear_behind<4, W, P>(split_shared + S::RING + i * S::HALO_BYTES, from.thread());
     if (tiles.left > 0) {
       from.place();
@@ -3396,6 +3476,7 @@ __global__ void __launch_bounds__(W::threads, 1) split_kernel(const __grid_const
 template <class Config, class P>
 __global__ void __launch_bounds__(Config::threads, Config::blocks_per_sm)
     split_again_kernel(const __grid_constant__ P p, void* workspace, unsigned tiles) {
+  follow();
   extern __shared__ __align__(16) unsigned char again_shared[];
   if (*Packed(p, workspace).again == 0) return;
 #pragma unroll 1
@@ -3414,9 +3495,8 @@ cudaError_t launch_split_again(const P& p, void* workspace, int processors, cuda
   const cudaError_t refused = allow_shared(split_again_kernel<Config, P>, Config::shared_bytes);
   if (refused != cudaSuccess) return refused;
   const int64_t tiles = batches * tiles_m * tiles_n, blocks = static_cast<int64_t>(processors) * Config::blocks_per_sm;
-  split_again_kernel<Config><<<static_cast<unsigned>(tiles < blocks ? tiles : blocks), Config::threads, Config::shared_bytes, stream>>>(
-      p, workspace, static_cast<unsigned>(tiles));
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(static_cast<unsigned>(tiles < blocks ? tiles : blocks), Config::threads, Config::shared_bytes, stream),
+                            split_again_kernel<Config, P>, p, workspace, static_cast<unsigned>(tiles));
 }
 
 // Again: tiles of the mma engine, for what W cannot split.
@@ -3430,8 +3510,7 @@ cudaError_t launch_split(const P& p, void* workspace, cudaStream_t stream) {
   if (refused != cudaSuccess) return refused;
   const int64_t kinds = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS);
   const int64_t blocks = processors >= kinds ? processors / kinds * kinds : kinds;
-  split_kernel<W><<<static_cast<unsigned>(blocks), W::threads, S::shared_bytes, stream>>>(p, workspace);
-  refused = cudaGetLastError();
+  refused = cudaLaunchKernelEx(After(static_cast<unsigned>(blocks), W::threads, S::shared_bytes, stream), split_kernel<W, P>, p, workspace);
   return refused == cudaSuccess ? launch_split_again<Again>(p, workspace, processors, stream) : refused;
 }
 #endif
@@ -3622,12 +3701,21 @@ struct StripLoader {
   }
 };
 
+// What a warp has seen of scaled numbers, and whether half cannot hold it: asked once for all since the last time.
+template <class W, class P>
+struct StripWatch {
+  float largest = 0.0f;
+  __device__ __forceinline__ void see(int, float2 v) { largest = fmaxf(largest, fmaxf(fabsf(v.x), fabsf(v.y))); }
+  __device__ __forceinline__ void seen() {}
+  __device__ __forceinline__ bool spoilt() { return watched(largest); }
+};
+
 // A warp that rounds what has landed: two pixels of eight channels at a time.
 template <class W, class P>
 struct StripRounder {
   using S = Strip<W, P>;
   float by;
-  float largest = 0.0f;
+  StripWatch<W, P> watch = {};
 
   // Eight lanes store 256 bytes: half of them begin with the second pixel, so that they share no bank.
   __device__ __forceinline__ void put(uint4 first, uint4 second, unsigned char* to) const {
@@ -3655,13 +3743,14 @@ struct StripRounder {
 #pragma unroll
         for (int e = 0; e < W::UNIT; ++e) {
           v[i][e].x *= by, v[i][e].y *= by;
-          largest = fmaxf(largest, fmaxf(fabsf(v[i][e].x), fabsf(v[i][e].y)));
+          watch.see(e, v[i][e]);
         }
         const auto word = [&](int e, bool y) { return y ? pack_half(v[i][e].y, v[i][e + 1].y) : pack_half(v[i][e].x, v[i][e + 1].x); };
         const uint4 first = make_uint4(word(0, false), word(2, false), word(4, false), word(6, false));
         const uint4 second = make_uint4(word(0, true), word(2, true), word(4, true), word(6, true));
         if (lane + i * 32 < S::PAIRS) put(first, second, unit + (lane + i * 32) * 32);
       }
+      watch.seen();
     } else {
       unsigned v[S::PAIRS_EACH][W::UNIT];  // two elements each
 #pragma unroll
@@ -3686,6 +3775,7 @@ struct StripRounder {
 
 template <class W, class P>
 __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_constant__ P p, void* workspace, int segments) {
+  follow();
   extern __shared__ __align__(128) unsigned char strip_shared[];
 #if CRUCIBLE_HAS_WGMMA
   using S = Strip<W, P>;
@@ -3743,7 +3833,7 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
                   S::TAPS * TAP_BYTES, kept);
     }
     StripRounder<W, P> rounder{W::kind == Operands::Half ? power_of_two(packed.input()) : 1.0f};
-    if (W::kind == Operands::Half && blockIdx.x == 0) small_channels<W::ROUNDERS, P>(packed, static_cast<int>(threadIdx.x) - W::CONSUMERS, rounder.by);
+    if (W::kind == Operands::Half && blockIdx.x == 0) known_spoilt<W::ROUNDERS, P>(packed, static_cast<int>(threadIdx.x) - W::CONSUMERS, rounder.by);
     const unsigned mine = warp - W::CONSUMERS / 32;
     unsigned number = 0;  // of units of this block
     int slot = 0;
@@ -3761,7 +3851,7 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
           publish();
           __syncwarp();
           if (lane == 0) barrier_arrive(full + slot * 8);
-          if constexpr (W::kind == Operands::Half) bad |= watched(rounder.largest);
+          if constexpr (W::kind == Operands::Half) bad |= rounder.watch.spoilt();
         }
         if (++slot == W::SLOTS) slot = 0, parity ^= 1;
       }
@@ -3876,8 +3966,8 @@ cudaError_t launch_strips(const P& p, void* workspace, cudaStream_t stream) {
   const int64_t blocks = processors >= kinds ? processors / kinds : 1, strips = (p.extent(3) - 1) / P::Box::at(3) + 1;
   const int64_t lines = static_cast<int64_t>(p.batches() / p.groups()) * p.extent(0) * p.extent(1) * p.extent(2);
   const int segments = strip_segments(strips, blocks, lines);
-  strip_kernel<W><<<static_cast<unsigned>(blocks * kinds), W::threads, S::shared_bytes, stream>>>(p, workspace, segments);
-  refused = cudaGetLastError();
+  refused = cudaLaunchKernelEx(After(static_cast<unsigned>(blocks * kinds), W::threads, S::shared_bytes, stream),
+                               strip_kernel<W, P>, p, workspace, segments);
   if constexpr (W::kind == Operands::Half) {
     if (refused == cudaSuccess) refused = launch_pairs<Again, true>(p, workspace, processors, stream);
   }
@@ -4166,8 +4256,9 @@ struct Wgmma<184, Operands::Native> {
 using namespace crucible;
 
 inline void check(cudaError_t error, const char* kernel) {
-  if (error != cudaSuccess)
-    throw std::runtime_error(std::string(kernel) + ": " + cudaGetErrorString(error));
+  if (error == cudaSuccess) return;
+  cudaGetLastError();  // whoever launches next is not to find it
+  throw std::runtime_error(std::string(kernel) + ": " + cudaGetErrorString(error));
 }
 
 // convolution
@@ -4348,6 +4439,41 @@ using accum = float;
 using Index = int64_t;
 #else
 using Index = int32_t;
+#endif
+
+// Kernels follow each other closely: on Hopper one is set up while the one before it on the stream ends. So each begins with
+// follow(), which waits until all of that is done and seen, and is launched by
+//   cudaLaunchKernelEx(After(blocks, threads, shared bytes, stream), kernel, arguments...)
+__device__ __forceinline__ void follow() {
+#if CRUCIBLE_HOPPER
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+#ifndef __CUDACC_RTC__
+struct After {
+  cudaLaunchConfig_t config{};
+  cudaLaunchAttribute attributes[2]{};
+  // Blocks in clusters of so many, which a simulator does not have.
+  After(dim3 blocks, unsigned threads, size_t shared, cudaStream_t stream, unsigned cluster = 1) {
+    config.gridDim = blocks;
+    config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = shared;
+    config.stream = stream;
+#if CRUCIBLE_HOPPER && CUDART_VERSION >= 12030  // with which such launches can be captured in graphs
+    attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+#endif
+    if (cluster > 1) {
+      attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
+      attributes[config.numAttrs++].val.clusterDim = {cluster, 1, 1};
+    }
+  }
+  operator const cudaLaunchConfig_t*() {
+    config.attrs = attributes;
+    return &config;
+  }
+};
 #endif
 
 // An element of a tensor that this kernel only reads: such loads need not wait for stores before them.
@@ -4536,16 +4662,26 @@ namespace crucible {
 
 constexpr int ROW_THREADS = 256, SLICE_VECTORS = CRUCIBLE_SLICE_VECTORS, GRID_MOST = 65535;
 
-template <class Acc>
-__device__ __forceinline__ Acc from_lane(const Acc& a, int mask) {
+// What another lane has: the one `by` further on, or, where LANE, that lane.
+template <bool LANE = false, class Acc>
+__device__ __forceinline__ Acc from_lane(const Acc& a, int by) {
   static_assert(sizeof(Acc) % 4 == 0, "partial results are whole words");
   uint32_t words[sizeof(Acc) / 4];
   memcpy(words, &a, sizeof(Acc));
 #pragma unroll
-  for (int i = 0; i < static_cast<int>(sizeof(Acc) / 4); ++i) words[i] = __shfl_xor_sync(0xffffffffu, words[i], mask);
+  for (int i = 0; i < static_cast<int>(sizeof(Acc) / 4); ++i)
+    words[i] = LANE ? __shfl_sync(0xffffffffu, words[i], by) : __shfl_down_sync(0xffffffffu, words[i], by);
   Acc b;
   memcpy(&b, words, sizeof(Acc));
   return b;
+}
+
+// The first COUNT lanes' results, joined, to all lanes. What the others join on the way nobody wants.
+template <int COUNT, class Acc>
+__device__ __forceinline__ Acc join_lanes(Acc a) {
+#pragma unroll
+  for (int by = COUNT / 2; by > 0; by /= 2) a.join(from_lane(a, by));
+  return from_lane<true>(a, 0);
 }
 
 // What an earlier kernel left, whole.
@@ -4573,29 +4709,15 @@ struct Lanes {
 
   template <class Acc>
   __device__ __forceinline__ void join(Acc& a) const {
-    if constexpr (N > 1) {
-#pragma unroll
-      for (int mask = 16; mask > 0; mask /= 2) {
-        // Both partners join in the same order, so that all threads end with the very same bits.
-        const Acc other = from_lane(a, mask);
-        if (threadIdx.x & mask) {
-          Acc left = other;
-          left.join(a);
-          a = left;
-        } else {
-          a.join(other);
-        }
-      }
-    }
+    if constexpr (N > 1) a = join_lanes<32>(a);
     if constexpr (N > 32) {
-      __shared__ __align__(16) unsigned char slots[ROW_THREADS / 32 * sizeof(Acc)];
+      constexpr int WARPS = ROW_THREADS / 32;
+      __shared__ __align__(16) unsigned char slots[WARPS * sizeof(Acc)];
       Acc* const slot = reinterpret_cast<Acc*>(slots);
       __syncthreads();  // the last join's readers are done
       if (threadIdx.x % 32 == 0) slot[threadIdx.x / 32] = a;
       __syncthreads();
-      a = slot[0];
-#pragma unroll
-      for (int w = 1; w < ROW_THREADS / 32; ++w) a.join(slot[w]);
+      a = join_lanes<WARPS>(slot[threadIdx.x % WARPS]);
     }
   }
 };
@@ -4614,12 +4736,14 @@ __host__ __device__ inline int64_t row_share(int64_t length, int parts) {
 
 template <int N, class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_kernel(const R r) {
+  follow();
   const int64_t row = row_of_thread<N>();
   if (row < r.rows()) r(Lanes<N>(), static_cast<Index>(row));
 }
 
 template <int N, class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_keeping_kernel(const R r) {
+  follow();
   extern __shared__ __align__(16) unsigned char row_kept[];
   const int64_t after = row_of_thread<N>(), row = CRUCIBLE_LAST_FIRST ? r.rows() - 1 - after : after;
   accum* const kept = reinterpret_cast<accum*>(row_kept) + threadIdx.x / N * r.kept();
@@ -4628,6 +4752,7 @@ __global__ void __launch_bounds__(ROW_THREADS) row_keeping_kernel(const R r) {
 
 template <int N, class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_found_kernel(const R r, typename R::Found* found) {
+  follow();
   const int64_t row = row_of_thread<N>();
   if (row >= r.rows()) return;
   const Lanes<N> lanes;
@@ -4639,6 +4764,7 @@ __global__ void __launch_bounds__(ROW_THREADS) row_found_kernel(const R r, typen
 // elements are asked for.
 template <class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_slices_kernel(const R r, const typename R::Found* found, Index share) {
+  follow();
   const int64_t count = static_cast<int64_t>(r.rows()) * r.repeats(), after = blockIdx.z * int64_t(GRID_MOST) + blockIdx.y;
   if (after >= count) return;
   const Index place = static_cast<Index>(CRUCIBLE_LAST_FIRST ? count - 1 - after : after), row = place / r.repeats();
@@ -4650,6 +4776,7 @@ __global__ void __launch_bounds__(ROW_THREADS) row_slices_kernel(const R r, cons
 
 template <int N, class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_parts_kernel(const R r, typename R::Acc* parts, int splits) {
+  follow();
   const int64_t row = row_of_thread<N>(), length = r.length(), each = row_share(length, splits);
   if (row >= r.rows()) return;
   const int64_t from = each * blockIdx.y, to = from + each < length ? from + each : length;
@@ -4662,6 +4789,7 @@ __global__ void __launch_bounds__(ROW_THREADS) row_parts_kernel(const R r, typen
 
 template <class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_whole_kernel(const R r, const typename R::Acc* parts, int splits) {
+  follow();
   const int64_t row = row_of_thread<32>();
   if (row >= r.rows()) return;
   typename R::Acc a;
@@ -4679,8 +4807,7 @@ template <int N, class R>
 cudaError_t launch_rows(const R& r, cudaStream_t stream) {
   const int64_t rows = r.rows();
   if (rows <= 0) return cudaSuccess;
-  row_kernel<N><<<row_blocks(rows, N), ROW_THREADS, 0, stream>>>(r);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(row_blocks(rows, N), ROW_THREADS, 0, stream), row_kernel<N, R>, r);
 }
 
 // Rows that fit in shared memory keep what their first walk computes.
@@ -4688,8 +4815,7 @@ template <int N, class R>
 cudaError_t launch_keeping_rows(const R& r, cudaStream_t stream) {
   const int64_t rows = r.rows(), bytes = r.kept() * (ROW_THREADS / N) * static_cast<int64_t>(sizeof(accum));
   if (rows <= 0 || bytes > 48 * 1024) return launch_rows<N>(r, stream);
-  row_keeping_kernel<N><<<row_blocks(rows, N), ROW_THREADS, static_cast<size_t>(bytes), stream>>>(r);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(row_blocks(rows, N), ROW_THREADS, static_cast<size_t>(bytes), stream), row_keeping_kernel<N, R>, r);
 }
 
 // `found` has room for a Found for each row.
@@ -4699,15 +4825,14 @@ cudaError_t launch_sliced_rows(const R& r, void* found, cudaStream_t stream) {
   const int64_t rows = r.rows(), length = r.length(), slices = (length + SLICE - 1) / SLICE;
   if (rows <= 0) return cudaSuccess;
   auto* const results = static_cast<typename R::Found*>(found);
-  row_found_kernel<N><<<row_blocks(rows, N), ROW_THREADS, 0, stream>>>(r, results);
-  const cudaError_t error = cudaGetLastError();
+  const cudaError_t error = cudaLaunchKernelEx(After(row_blocks(rows, N), ROW_THREADS, 0, stream), row_found_kernel<N, R>, r, results);
   if (error != cudaSuccess) return error;
   const int64_t places = rows * r.repeats();
   if (places <= 0 || slices <= 0) return cudaSuccess;
   const dim3 grid(static_cast<unsigned>(slices), static_cast<unsigned>(places < GRID_MOST ? places : GRID_MOST),
                   static_cast<unsigned>((places + GRID_MOST - 1) / GRID_MOST));
-  row_slices_kernel<<<grid, ROW_THREADS, 0, stream>>>(r, results, static_cast<Index>(row_share(length, static_cast<int>(slices))));
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(grid, ROW_THREADS, 0, stream),
+                            row_slices_kernel<R>, r, results, static_cast<Index>(row_share(length, static_cast<int>(slices))));
 }
 
 // `parts` has room for rows * splits partial results.
@@ -4716,11 +4841,10 @@ cudaError_t launch_split_rows(const R& r, void* parts, int splits, cudaStream_t 
   const int64_t rows = r.rows();
   if (rows <= 0) return cudaSuccess;
   auto* const acc = static_cast<typename R::Acc*>(parts);
-  row_parts_kernel<N><<<dim3(row_blocks(rows, N), splits), ROW_THREADS, 0, stream>>>(r, acc, splits);
-  const cudaError_t error = cudaGetLastError();
+  const cudaError_t error = cudaLaunchKernelEx(After(dim3(row_blocks(rows, N), splits), ROW_THREADS, 0, stream),
+                                               row_parts_kernel<N, R>, r, acc, splits);
   if (error != cudaSuccess) return error;
-  row_whole_kernel<<<row_blocks(rows, 32), ROW_THREADS, 0, stream>>>(r, acc, splits);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(row_blocks(rows, 32), ROW_THREADS, 0, stream), row_whole_kernel<R>, r, acc, splits);
 }
 
 }  // namespace crucible
@@ -5883,6 +6007,7 @@ __device__ __forceinline__ void contract_tile(const P& p, unsigned block, int sp
 template <class Config, class P>
 __global__ void __launch_bounds__(Config::threads, Config::blocks_per_sm)
     contract_kernel(const __grid_constant__ P p, int splits) {
+  follow();
   extern __shared__ __align__(16) unsigned char contract_shared[];
   contract_tile<Config>(p, blockIdx.x, static_cast<int>(blockIdx.y), splits, contract_shared);
 }
@@ -5919,8 +6044,7 @@ cudaError_t launch_contract(const P& p, int splits, cudaStream_t stream) {
   const cudaError_t refused = allow_shared(contract_kernel<Config, P>, Config::shared_bytes);
   if (refused != cudaSuccess) return refused;
   const dim3 grid(static_cast<unsigned>(batches * tiles_m * tiles_n), static_cast<unsigned>(splits));
-  contract_kernel<Config, P><<<grid, Config::threads, Config::shared_bytes, stream>>>(p, splits);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(grid, Config::threads, Config::shared_bytes, stream), contract_kernel<Config, P>, p, splits);
 }
 #endif
 
@@ -6007,6 +6131,7 @@ __host__ __device__ int64_t packed_words(const P& p) {
 
 template <class W, class P>
 __global__ void __launch_bounds__(256) pack_kernel(const __grid_constant__ P p, unsigned* __restrict__ packed) {
+  follow();
 #if CRUCIBLE_HAS_MMA
   using S = WindowSizes<W, P>;
   const int64_t count = packed_words<W>(p);
@@ -6216,19 +6341,18 @@ struct WindowBlock {
 #endif
 };
 
-template <class W, class P>
-__global__ void __launch_bounds__(W::threads, 2)
-    window_kernel(const __grid_constant__ P p, const unsigned* __restrict__ packed) {
-  extern __shared__ __align__(16) unsigned char window_shared[];
 #if CRUCIBLE_HAS_MMA
+// A block's tile: rows first, then boxes, then batches.
+template <class W, class P>
+__device__ __forceinline__ void window_tile(const P& p, const unsigned* __restrict__ packed, unsigned number, unsigned char* shared) {
   using S = WindowSizes<W, P>;
   const Index tiles = (p.rows() + W::BM - 1) / W::BM, boxes = box_count(p);
-  const Index tile_m = static_cast<Index>(blockIdx.x % unsigned(tiles)), rest = static_cast<Index>(blockIdx.x / unsigned(tiles));
+  const Index tile_m = static_cast<Index>(number % unsigned(tiles)), rest = static_cast<Index>(number / unsigned(tiles));
   const Index box = rest % boxes, z = rest / boxes;
   const BoxPlace<P> place(p, box);
 
   const int64_t step_count = window_chunks(p.channels(), W::CHANNELS) * int64_t(S::STEPS);
-  WindowBlock<W, P> block{p, window_shared, packed + (z % p.groups() * tiles + tile_m) * step_count * W::STEP_WORDS,
+  WindowBlock<W, P> block{p, shared, packed + (z % p.groups() * tiles + tile_m) * step_count * W::STEP_WORDS,
                           p.channels(), 0, S::A_WORDS * 4, 2 * S::A_WORDS * 4, (2 * S::A_WORDS + S::B_WORDS) * 4,
                           (2 * S::A_WORDS + 2 * S::B_WORDS) * 4, Taps<P>(p, z % p.groups())};
 #pragma unroll
@@ -6248,7 +6372,7 @@ __global__ void __launch_bounds__(W::threads, 2)
     block.template multiply<false>(sums);
 
   const BoxColumns<P, W::BN> columns(p, place, box);
-  accum* staged = reinterpret_cast<accum*>(window_shared);
+  accum* staged = reinterpret_cast<accum*>(shared);
 #pragma unroll 1
   for (int pass = 0; pass < W::passes; ++pass) {
     __syncthreads();
@@ -6260,6 +6384,16 @@ __global__ void __launch_bounds__(W::threads, 2)
       if (m < p.rows()) finish_row<W>(p, z, m, columns, 0, staged + r * W::pass_stride);
     }
   }
+}
+#endif
+
+template <class W, class P>
+__global__ void __launch_bounds__(W::threads, 2)
+    window_kernel(const __grid_constant__ P p, const unsigned* __restrict__ packed) {
+  follow();
+  extern __shared__ __align__(16) unsigned char window_shared[];
+#if CRUCIBLE_HAS_MMA
+  window_tile<W>(p, packed, blockIdx.x, window_shared);
 #endif
 }
 
@@ -6272,13 +6406,12 @@ cudaError_t launch_window(const P& p, unsigned* packed, cudaStream_t stream) {
   if (blocks == 0) return cudaSuccess;
   if (blocks > 0x7fffffff) return cudaErrorInvalidValue;
   const int64_t packers = (words + 1023) / 1024;
-  pack_kernel<W><<<static_cast<unsigned>(packers < 4096 ? packers : 4096), 256, 0, stream>>>(p, packed);
-  cudaError_t refused = cudaGetLastError();
+  cudaError_t refused = cudaLaunchKernelEx(After(static_cast<unsigned>(packers < 4096 ? packers : 4096), 256, 0, stream),
+                                           pack_kernel<W, P>, p, packed);
   if (refused != cudaSuccess) return refused;
   refused = allow_shared(window_kernel<W, P>, S::shared_bytes);
   if (refused != cudaSuccess) return refused;
-  window_kernel<W><<<static_cast<unsigned>(blocks), W::threads, S::shared_bytes, stream>>>(p, packed);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(static_cast<unsigned>(blocks), W::threads, S::shared_bytes, stream), window_kernel<W, P>, p, packed);
 }
 #endif
 
@@ -6460,6 +6593,7 @@ struct GradientBlock {
 template <class G, class P>
 __global__ void __launch_bounds__(G::threads, G::threads > 128 ? 1 : 2)
     gradient_kernel(const __grid_constant__ P p, int splits) {
+  follow();
   extern __shared__ __align__(16) unsigned char gradient_shared[];
 #if CRUCIBLE_HAS_MMA
   using S = GradientSizes<G, P>;
@@ -6584,8 +6718,7 @@ cudaError_t launch_gradient(const P& p, int splits, cudaStream_t stream) {
   const cudaError_t refused = allow_shared(gradient_kernel<G, P>, S::shared_bytes);
   if (refused != cudaSuccess) return refused;
   const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(splits / G::WARPS_K));
-  gradient_kernel<G><<<grid, G::threads, S::shared_bytes, stream>>>(p, splits / G::WARPS_K);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(grid, G::threads, S::shared_bytes, stream), gradient_kernel<G, P>, p, splits / G::WARPS_K);
 }
 #endif
 
@@ -7101,35 +7234,41 @@ struct Warpgroups {
 };
 
 // What the launches hand to each other: a flag, the largest number in a sample of the input and in each channel of it, an
-// exponent for each row of weights, and the weights for each kind.
+// exponent for each row of weights and whether half cannot hold it, and the weights for each kind.
 struct Packed {
-  int* again;
+  int* again;    // raised by whoever finds what half cannot hold, packers excepted: it may not have been lowered yet
   int* largest;  // floats that are not negative, as integers
   int* channels;
   int* rows;
+  int* spoilt;
   unsigned char* half;
   unsigned char* tf32;
+  int64_t count;  // of rows
 
-  // Bytes that begin as zeros.
+  // Channels that are told apart: of more, those so far apart are one.
   template <class P>
-  static __host__ __device__ constexpr int64_t zeros() { return 256 + (P::CHANNELS + 63) / 64 * 256; }
+  static __host__ __device__ constexpr int apart() { return P::CHANNELS < 4096 ? static_cast<int>(P::CHANNELS) : 4096; }
+  template <class P>
+  static __host__ __device__ constexpr int64_t head() { return 256 + (apart<P>() + 63) / 64 * 256; }
 
   template <class P>
   __host__ __device__ Packed(const P& p, void* at) {
     const int64_t tiles = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS), taps = P::Kernel::product;
     unsigned char* const bytes = static_cast<unsigned char*>(at);
+    count = tiles * PAIR_ROWS;
     again = reinterpret_cast<int*>(bytes);
     largest = again + 1;
     channels = again + 64;
-    rows = reinterpret_cast<int*>(bytes + zeros<P>());
-    half = bytes + zeros<P>() + tiles * PAIR_ROWS * 4;
+    rows = reinterpret_cast<int*>(bytes + head<P>());
+    spoilt = rows + count;
+    half = bytes + head<P>() + count * 8;
     tf32 = half + tiles * taps * ((P::CHANNELS + 15) / 16) * TAP_BYTES;
   }
   // Bytes of all this.
   template <class P>
   static __host__ __device__ int64_t bytes(const P& p) {
     const int64_t tiles = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS), taps = P::Kernel::product;
-    return zeros<P>() + tiles * (PAIR_ROWS * 4 + taps * ((P::CHANNELS + 15) / 16 + (P::CHANNELS + 7) / 8) * TAP_BYTES);
+    return head<P>() + tiles * (PAIR_ROWS * 8 + taps * ((P::CHANNELS + 15) / 16 + (P::CHANNELS + 7) / 8) * TAP_BYTES);
   }
   __device__ __forceinline__ int input() const;        // exponent of its scale
   __device__ __forceinline__ int split_input() const;  // and in kind Split
@@ -7140,7 +7279,7 @@ struct Packed {
 };
 
 constexpr float HALF_LIMIT = 65504.0f, HALF_SMALL = 0x1p-12f;
-constexpr int SAMPLERS = 8, SAMPLES = 4;  // blocks, and numbers that each thread of them looks at
+constexpr int PACKERS = 1024, SAMPLES = 4;  // threads of a block, and numbers of the input that each of one block looks at
 constexpr int HALF_PEAK = 9;  // scaled, the largest number lies between 2^9 and 2^10
 
 // The exponent of a scale that brings `largest` there; a power of two that is a float itself.
@@ -7171,101 +7310,128 @@ __device__ __forceinline__ int Packed::split_input() const {
 }
 
 __device__ __forceinline__ float block_max(float x) {
-  __shared__ float parts[8];
-  __syncthreads();
+  __shared__ float parts[PACKERS / 32];
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
   if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = x;
   __syncthreads();
-  x = parts[0];
-  for (int w = 1; w < 8; ++w) x = fmaxf(x, parts[w]);
+  x = parts[threadIdx.x % 32];
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
   return x;
 }
 
-// A block of 256 threads for each row of weights, and SAMPLERS more that look at the input.
+// One block: lowers the flag, and notes the largest numbers of a sample of the input.
+template <class P>
+__device__ __forceinline__ void sample_input(const P& p, const Packed& packed, int* peaks) {
+  float largest = 0;
+#pragma unroll
+  for (int k = 0; k < SAMPLES; ++k) {
+    // Numbers that look random spread the sample over everything.
+    const int i = static_cast<int>(threadIdx.x) + k * PACKERS;
+    const auto pick = [&](unsigned salt, Index extent) {
+      unsigned h = (unsigned(i) * 8u + salt) * 2654435761u;
+      h ^= h >> 15;
+      h *= 2246822519u;
+      h ^= h >> 13;
+      return static_cast<Index>(h % static_cast<unsigned>(extent));
+    };
+    Index at[4];
+#pragma unroll
+    for (int d = 0; d < 4; ++d)
+      at[d] = pick(d, p.extent(d)) * P::Stride::at(d) + P::Shift::at(d) + (P::Kernel::at(d) - 1) * P::Dilation::at(d) / 2;
+    const typename P::BAt place = p.b_at(pick(4, p.batches()), at[0], at[1], at[2], at[3]);
+    const float x = fabsf(static_cast<float>(p.b_in(place, static_cast<Index>(i % P::CHANNELS))));
+    if (place.inside && x < INFINITY) {
+      largest = fmaxf(largest, x);
+      atomicMax(peaks + i % P::CHANNELS % Packed::apart<P>(), __float_as_int(x));
+    }
+  }
+  largest = block_max(largest);
+  for (int c = static_cast<int>(threadIdx.x); c < Packed::apart<P>(); c += PACKERS) packed.channels[c] = peaks[c];
+  if (threadIdx.x == 0) *packed.largest = __float_as_int(largest), *packed.again = 0;
+}
+
+// A block for each row of weights, and one more that looks at the input.
 template <class W, class P>
-__global__ void __launch_bounds__(256) pack_rows_kernel(const __grid_constant__ P p, void* workspace) {
+__global__ void __launch_bounds__(PACKERS) pack_rows_kernel(const __grid_constant__ P p, void* workspace) {
+  follow();
 #if CRUCIBLE_HAS_WGMMA
+  __shared__ int peaks[Packed::apart<P>()];  // of channels: floats that are not negative, as integers
   const Packed packed(p, workspace);
   constexpr int TAPS = P::Kernel::product;
-  const Index tiles = (p.rows() + PAIR_ROWS - 1) / PAIR_ROWS, groups = p.groups(), channels = p.channels();
-  if (blockIdx.x >= unsigned(tiles * groups * PAIR_ROWS)) {
-    if constexpr (W::kind == Operands::Half || W::kind == Operands::Split) {
-      const int first = static_cast<int>((blockIdx.x - unsigned(tiles * groups * PAIR_ROWS)) * 256 + threadIdx.x);
-      float largest = 0;
-#pragma unroll
-      for (int k = 0; k < SAMPLES; ++k) {
-        // Numbers that look random spread the sample over everything.
-        const int i = first + k * SAMPLERS * 256;
-        const auto pick = [&](unsigned salt, Index extent) {
-          unsigned h = (unsigned(i) * 8u + salt) * 2654435761u;
-          h ^= h >> 15;
-          h *= 2246822519u;
-          h ^= h >> 13;
-          return static_cast<Index>(h % static_cast<unsigned>(extent));
-        };
-        Index at[4];
-#pragma unroll
-        for (int d = 0; d < 4; ++d)
-          at[d] = pick(d, p.extent(d)) * P::Stride::at(d) + P::Shift::at(d) + (P::Kernel::at(d) - 1) * P::Dilation::at(d) / 2;
-        const typename P::BAt place = p.b_at(pick(4, p.batches()), at[0], at[1], at[2], at[3]);
-        const float x = fabsf(static_cast<float>(p.b_in(place, static_cast<Index>(i % P::CHANNELS))));
-        if (place.inside && x < INFINITY) {
-          largest = fmaxf(largest, x);
-          atomicMax(packed.channels + i % P::CHANNELS, __float_as_int(x));
-        }
-      }
-      largest = block_max(largest);
-      if (threadIdx.x == 0) atomicMax(packed.largest, __float_as_int(largest));
-    }
+  constexpr bool scaled_rows = W::kind == Operands::Half || W::kind == Operands::Split;
+  const Index tiles = (p.rows() + PAIR_ROWS - 1) / PAIR_ROWS, channels = p.channels();
+  if constexpr (scaled_rows) {
+    for (int c = static_cast<int>(threadIdx.x); c < Packed::apart<P>(); c += PACKERS) peaks[c] = 0;
+    __syncthreads();
+  }
+  if (blockIdx.x >= static_cast<unsigned>(packed.count)) {
+    if constexpr (scaled_rows) sample_input(p, packed, peaks);
     return;
   }
   const Index row = static_cast<Index>(blockIdx.x), group = row / (tiles * PAIR_ROWS), m = row % (tiles * PAIR_ROWS);
   const bool there = m < p.rows();
   const auto line = p.a_row(group, there ? m : 0);
   int by = 0;
-  if constexpr (W::kind == Operands::Half || W::kind == Operands::Split) {
+  if constexpr (scaled_rows) {
     float largest = 0;
     if (there)
-      for (Index k = static_cast<Index>(threadIdx.x); k < channels * TAPS; k += 256)
+      for (Index k = static_cast<Index>(threadIdx.x); k < channels * TAPS; k += PACKERS)
         largest = fmaxf(largest, fabsf(static_cast<float>(p.a(line, k))));
     largest = block_max(largest);
     by = W::kind == Operands::Half ? half_exponent(largest) : split_exponent(largest);
   }
-  if (threadIdx.x == 0) packed.rows[row] = by;
+  bool bad = false;
   const auto put = [&](auto kind, unsigned char* to) {
     constexpr int UNIT = decltype(kind)::UNIT, CHANNELS = 2 * UNIT, PLANES = decltype(kind)::kind == Operands::Split ? 2 : 1;
-    const Index chunks = (channels + CHANNELS - 1) / CHANNELS;
-    unsigned char* const tile = to + (row / PAIR_ROWS) * int64_t(chunks) * TAPS * PLANES * TAP_BYTES;
-    bool bad = false;
-    for (Index c = static_cast<Index>(threadIdx.x); c < chunks * CHANNELS; c += 256) {
-      float largest = 0;
-      for (int t = 0; t < TAPS; ++t) {
-        const int tap = P::flipped ? TAPS - 1 - t : t;
-        const float w = there && c < channels ? static_cast<float>(p.a(line, c * TAPS + tap)) : 0.0f;
-        unsigned char* const at =
-            tile + ((c / CHANNELS * TAPS + t) * PLANES * 2 + c % CHANNELS / UNIT) * int64_t(TAP_BYTES / 2) + row % PAIR_ROWS * 16;
-        if constexpr (decltype(kind)::kind == Operands::Tf32) {
-          reinterpret_cast<unsigned*>(at)[c % UNIT] = round_tf32(w);
-        } else if constexpr (decltype(kind)::kind == Operands::Half) {
-          const float s = scaled(w, by);
-          largest = fmaxf(largest, fabsf(s));
-          reinterpret_cast<unsigned short*>(at)[c % UNIT] = static_cast<unsigned short>(pack_half(s, 0.0f));
-        } else if constexpr (decltype(kind)::kind == Operands::Split) {
-          bad |= !(fabsf(w) < SPLIT_WEIGHT);
-          split_tf32(scaled(w, by), reinterpret_cast<unsigned*>(at)[c % UNIT], reinterpret_cast<unsigned*>(at + TAP_BYTES)[c % UNIT]);
-        } else {
-          reinterpret_cast<unsigned short*>(at)[c % UNIT] = static_cast<unsigned short>(pack(w, 0.0f));
-        }
+    constexpr Index CHUNKS = (P::CHANNELS + CHANNELS - 1) / CHANNELS, ALL = CHUNKS * CHANNELS;
+    unsigned char* const tile = to + (row / PAIR_ROWS) * int64_t(CHUNKS) * TAPS * PLANES * TAP_BYTES;
+    // Neighbouring threads have neighbouring channels of a tap.
+    for (Index i = static_cast<Index>(threadIdx.x); i < ALL * TAPS; i += PACKERS) {
+      const Index c = i % ALL, t = i / ALL, tap = P::flipped ? TAPS - 1 - t : t;
+      const float w = there && c < channels ? static_cast<float>(p.a(line, c * TAPS + tap)) : 0.0f;
+      unsigned char* const at =
+          tile + ((c / CHANNELS * TAPS + t) * PLANES * 2 + c % CHANNELS / UNIT) * int64_t(TAP_BYTES / 2) + row % PAIR_ROWS * 16;
+      if constexpr (decltype(kind)::kind == Operands::Tf32) {
+        reinterpret_cast<unsigned*>(at)[c % UNIT] = round_tf32(w);
+      } else if constexpr (decltype(kind)::kind == Operands::Half) {
+        const float s = scaled(w, by);
+        if (c < channels) atomicMax(peaks + c % Packed::apart<P>(), __float_as_int(fmaxf(0.0f, fabsf(s))));
+        reinterpret_cast<unsigned short*>(at)[c % UNIT] = static_cast<unsigned short>(pack_half(s, 0.0f));
+      } else if constexpr (decltype(kind)::kind == Operands::Split) {
+        bad |= !(fabsf(w) < SPLIT_WEIGHT);
+        split_tf32(scaled(w, by), reinterpret_cast<unsigned*>(at)[c % UNIT], reinterpret_cast<unsigned*>(at + TAP_BYTES)[c % UNIT]);
+      } else {
+        reinterpret_cast<unsigned short*>(at)[c % UNIT] = static_cast<unsigned short>(pack(w, 0.0f));
       }
-      if (decltype(kind)::kind == Operands::Half) bad |= !(largest <= HALF_LIMIT) || (largest > 0 && largest < HALF_SMALL);
     }
-    if (bad) *packed.again = 1;
   };
   put(W(), packed.half);
-  if constexpr (W::kind == Operands::Half) put(Warpgroups<0, 1, 0, 0, 0, Operands::Tf32>(), packed.tf32);
+  if constexpr (W::kind == Operands::Half) {
+    put(Warpgroups<0, 1, 0, 0, 0, Operands::Tf32>(), packed.tf32);
+    __syncthreads();
+    // A channel whose weights are all small may have a large input.
+    for (int c = static_cast<int>(threadIdx.x); c < Packed::apart<P>(); c += PACKERS) {
+      const float largest = __int_as_float(peaks[c]);
+      bad |= !(largest <= HALF_LIMIT) || (largest > 0 && largest < HALF_SMALL);
+    }
+  }
+  if constexpr (scaled_rows) {
+    const int any = __syncthreads_or(bad);
+    if (threadIdx.x == 0) packed.rows[row] = by, packed.spoilt[row] = any;
+  }
 #endif
 }
+
+#if CRUCIBLE_HAS_WGMMA
+// One block of the launch after that raises the flag for rows of weights that half cannot hold.
+template <int THREADS>
+__device__ __forceinline__ void spoilt_rows(const Packed& packed, int thread) {
+  for (int64_t row = thread; row < packed.count; row += THREADS)
+    if (packed.spoilt[row]) *packed.again = 1;
+}
+#endif
 
 #ifndef __CUDACC_RTC__
 // Packs, and says how many processors there are.
@@ -7274,11 +7440,9 @@ cudaError_t pack_rows(const P& p, void* workspace, int* processors, cudaStream_t
   int device = 0;
   cudaError_t refused = cudaGetDevice(&device);
   if (refused == cudaSuccess) refused = cudaDeviceGetAttribute(processors, cudaDevAttrMultiProcessorCount, device);
-  if (refused == cudaSuccess) refused = cudaMemsetAsync(workspace, 0, Packed::zeros<P>(), stream);
   if (refused != cudaSuccess) return refused;
   const int64_t rows = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS) * PAIR_ROWS;
-  pack_rows_kernel<W><<<static_cast<unsigned>(rows + SAMPLERS), 256, 0, stream>>>(p, workspace);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(static_cast<unsigned>(rows + 1), PACKERS, 0, stream), pack_rows_kernel<W, P>, p, workspace);
 }
 #endif
 
@@ -7443,10 +7607,12 @@ __device__ __forceinline__ uint4 round_unit(float* x, float by, float& largest) 
   }
 }
 
-// A channel that is small everywhere may have large weights: raises the flag.
+// One block of the launch after the packing raises the flag for what is known by then: rows of weights that half cannot hold,
+// and channels that are small everywhere, which may have large weights.
 template <int THREADS, class P>
-__device__ __forceinline__ void small_channels(const Packed& packed, int thread, float by) {
-  for (Index c = static_cast<Index>(thread); c < P::CHANNELS; c += THREADS) {
+__device__ __forceinline__ void known_spoilt(const Packed& packed, int thread, float by) {
+  spoilt_rows<THREADS>(packed, thread);
+  for (int c = thread; c < Packed::apart<P>(); c += THREADS) {
     const float most = __int_as_float(packed.channels[c]) * by;
     if (most > 0 && most < HALF_SMALL) *packed.again = 1;
   }
@@ -7932,6 +8098,7 @@ __device__ __forceinline__ void multiply_pairs(const P& p, const Packed& packed,
 // FLAGGED: only where the flag is raised.
 template <class W, bool FLAGGED, class P>
 __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_constant__ P p, void* workspace) {
+  follow();
   extern __shared__ __align__(128) unsigned char pair_shared[];
 #if CRUCIBLE_HAS_WGMMA
   using H = Pair<W, P>;
@@ -7966,7 +8133,7 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
       for (int i = 0; i < W::CHUNKS; ++i) copy_weights<H>(shared_address(pair_shared) + i * H::BESIDE * H::TAPS * TAP_BYTES, weights, further, i, kept);
     }
     if (W::kind == Operands::Half && blockIdx.x == 0)
-      small_channels<W::PRODUCERS, P>(packed, static_cast<int>(threadIdx.x) - W::CONSUMERS, from.by);
+      known_spoilt<W::PRODUCERS, P>(packed, static_cast<int>(threadIdx.x) - W::CONSUMERS, from.by);
     from.largest[0] = from.largest[1] = 0.0f;
     for (int i = 0; i < W::SLOTS; ++i) clear_behind<2, W, P>(ring + i * H::SLOT_BYTES, from.thread());
     if (tiles.left > 0) {
@@ -8030,8 +8197,8 @@ cudaError_t launch_pairs(const P& p, void* workspace, int processors, cudaStream
   const int64_t blocks = processors >= kinds ? processors / kinds * kinds : kinds;
   const cudaError_t refused = allow_shared(pair_kernel<W, FLAGGED, P>, H::shared_bytes);
   if (refused != cudaSuccess) return refused;
-  pair_kernel<W, FLAGGED><<<static_cast<unsigned>(blocks), W::threads, H::shared_bytes, stream>>>(p, workspace);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(static_cast<unsigned>(blocks), W::threads, H::shared_bytes, stream),
+                            pair_kernel<W, FLAGGED, P>, p, workspace);
 }
 
 // W is for the launch, Again (if not void) for the second one that does what W could not.
@@ -8205,6 +8372,7 @@ struct SplitConsumer {
 
 template <class W, class P>
 __global__ void __launch_bounds__(W::threads, 1) split_kernel(const __grid_constant__ P p, void* workspace) {
+  follow();
   extern __shared__ __align__(128) unsigned char split_shared[];
 #if CRUCIBLE_HAS_WGMMA
   using H = Pair<W, P>;
@@ -8236,6 +8404,7 @@ __global__ void __launch_bounds__(W::threads, 1) split_kernel(const __grid_const
     const unsigned char* const weights = packed.weights<W>() + tile * int64_t(chunks) * H::TAPS * 2 * TAP_BYTES;
     PairProducer<W, P> from{p, tiles, 0, reinterpret_cast<float*>(split_shared + S::LANDING) + (threadIdx.x - W::CONSUMERS),
                             power_of_two(packed.split_input())};
+    if (blockIdx.x == 0) spoilt_rows<W::PRODUCERS>(packed, from.thread());
     for (int i = 0; i < W::SLOTS; ++i) clear_behind<4, W, P>(split_shared + S::RING + i * S::HALO_BYTES, from.thread());
     if (tiles.left > 0) {
       from.place();
@@ -8318,6 +8487,7 @@ __global__ void __launch_bounds__(W::threads, 1) split_kernel(const __grid_const
 template <class Config, class P>
 __global__ void __launch_bounds__(Config::threads, Config::blocks_per_sm)
     split_again_kernel(const __grid_constant__ P p, void* workspace, unsigned tiles) {
+  follow();
   extern __shared__ __align__(16) unsigned char again_shared[];
   if (*Packed(p, workspace).again == 0) return;
 #pragma unroll 1
@@ -8336,9 +8506,8 @@ cudaError_t launch_split_again(const P& p, void* workspace, int processors, cuda
   const cudaError_t refused = allow_shared(split_again_kernel<Config, P>, Config::shared_bytes);
   if (refused != cudaSuccess) return refused;
   const int64_t tiles = batches * tiles_m * tiles_n, blocks = static_cast<int64_t>(processors) * Config::blocks_per_sm;
-  split_again_kernel<Config><<<static_cast<unsigned>(tiles < blocks ? tiles : blocks), Config::threads, Config::shared_bytes, stream>>>(
-      p, workspace, static_cast<unsigned>(tiles));
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(static_cast<unsigned>(tiles < blocks ? tiles : blocks), Config::threads, Config::shared_bytes, stream),
+                            split_again_kernel<Config, P>, p, workspace, static_cast<unsigned>(tiles));
 }
 
 // Again: tiles of the mma engine, for what W cannot split.
@@ -8352,8 +8521,7 @@ cudaError_t launch_split(const P& p, void* workspace, cudaStream_t stream) {
   if (refused != cudaSuccess) return refused;
   const int64_t kinds = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS);
   const int64_t blocks = processors >= kinds ? processors / kinds * kinds : kinds;
-  split_kernel<W><<<static_cast<unsigned>(blocks), W::threads, S::shared_bytes, stream>>>(p, workspace);
-  refused = cudaGetLastError();
+  refused = cudaLaunchKernelEx(After(static_cast<unsigned>(blocks), W::threads, S::shared_bytes, stream), split_kernel<W, P>, p, workspace);
   return refused == cudaSuccess ? launch_split_again<Again>(p, workspace, processors, stream) : refused;
 }
 #endif
@@ -8544,12 +8712,21 @@ struct StripLoader {
   }
 };
 
+// What a warp has seen of scaled numbers, and whether half cannot hold it: asked once for all since the last time.
+template <class W, class P>
+struct StripWatch {
+  float largest = 0.0f;
+  __device__ __forceinline__ void see(int, float2 v) { largest = fmaxf(largest, fmaxf(fabsf(v.x), fabsf(v.y))); }
+  __device__ __forceinline__ void seen() {}
+  __device__ __forceinline__ bool spoilt() { return watched(largest); }
+};
+
 // A warp that rounds what has landed: two pixels of eight channels at a time.
 template <class W, class P>
 struct StripRounder {
   using S = Strip<W, P>;
   float by;
-  float largest = 0.0f;
+  StripWatch<W, P> watch = {};
 
   // Eight lanes store 256 bytes: half of them begin with the second pixel, so that they share no bank.
   __device__ __forceinline__ void put(uint4 first, uint4 second, unsigned char* to) const {
@@ -8577,13 +8754,14 @@ struct StripRounder {
 #pragma unroll
         for (int e = 0; e < W::UNIT; ++e) {
           v[i][e].x *= by, v[i][e].y *= by;
-          largest = fmaxf(largest, fmaxf(fabsf(v[i][e].x), fabsf(v[i][e].y)));
+          watch.see(e, v[i][e]);
         }
         const auto word = [&](int e, bool y) { return y ? pack_half(v[i][e].y, v[i][e + 1].y) : pack_half(v[i][e].x, v[i][e + 1].x); };
         const uint4 first = make_uint4(word(0, false), word(2, false), word(4, false), word(6, false));
         const uint4 second = make_uint4(word(0, true), word(2, true), word(4, true), word(6, true));
         if (lane + i * 32 < S::PAIRS) put(first, second, unit + (lane + i * 32) * 32);
       }
+      watch.seen();
     } else {
       unsigned v[S::PAIRS_EACH][W::UNIT];  // two elements each
 #pragma unroll
@@ -8608,6 +8786,7 @@ struct StripRounder {
 
 template <class W, class P>
 __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_constant__ P p, void* workspace, int segments) {
+  follow();
   extern __shared__ __align__(128) unsigned char strip_shared[];
 #if CRUCIBLE_HAS_WGMMA
   using S = Strip<W, P>;
@@ -8665,7 +8844,7 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
                   S::TAPS * TAP_BYTES, kept);
     }
     StripRounder<W, P> rounder{W::kind == Operands::Half ? power_of_two(packed.input()) : 1.0f};
-    if (W::kind == Operands::Half && blockIdx.x == 0) small_channels<W::ROUNDERS, P>(packed, static_cast<int>(threadIdx.x) - W::CONSUMERS, rounder.by);
+    if (W::kind == Operands::Half && blockIdx.x == 0) known_spoilt<W::ROUNDERS, P>(packed, static_cast<int>(threadIdx.x) - W::CONSUMERS, rounder.by);
     const unsigned mine = warp - W::CONSUMERS / 32;
     unsigned number = 0;  // of units of this block
     int slot = 0;
@@ -8683,7 +8862,7 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
           publish();
           __syncwarp();
           if (lane == 0) barrier_arrive(full + slot * 8);
-          if constexpr (W::kind == Operands::Half) bad |= watched(rounder.largest);
+          if constexpr (W::kind == Operands::Half) bad |= rounder.watch.spoilt();
         }
         if (++slot == W::SLOTS) slot = 0, parity ^= 1;
       }
@@ -8798,8 +8977,8 @@ cudaError_t launch_strips(const P& p, void* workspace, cudaStream_t stream) {
   const int64_t blocks = processors >= kinds ? processors / kinds : 1, strips = (p.extent(3) - 1) / P::Box::at(3) + 1;
   const int64_t lines = static_cast<int64_t>(p.batches() / p.groups()) * p.extent(0) * p.extent(1) * p.extent(2);
   const int segments = strip_segments(strips, blocks, lines);
-  strip_kernel<W><<<static_cast<unsigned>(blocks * kinds), W::threads, S::shared_bytes, stream>>>(p, workspace, segments);
-  refused = cudaGetLastError();
+  refused = cudaLaunchKernelEx(After(static_cast<unsigned>(blocks * kinds), W::threads, S::shared_bytes, stream),
+                               strip_kernel<W, P>, p, workspace, segments);
   if constexpr (W::kind == Operands::Half) {
     if (refused == cudaSuccess) refused = launch_pairs<Again, true>(p, workspace, processors, stream);
   }
@@ -9032,8 +9211,9 @@ struct Wgmma<136, Operands::Native> {
 using namespace crucible;
 
 inline void check(cudaError_t error, const char* kernel) {
-  if (error != cudaSuccess)
-    throw std::runtime_error(std::string(kernel) + ": " + cudaGetErrorString(error));
+  if (error == cudaSuccess) return;
+  cudaGetLastError();  // whoever launches next is not to find it
+  throw std::runtime_error(std::string(kernel) + ": " + cudaGetErrorString(error));
 }
 
 // convolution_backward
@@ -9513,7 +9693,7 @@ def _model_forward_plan(conv_transpose2d_weight, x):
     convolution_backward_w_sum_splits = max(1, min(66, ((s0 + 31) // 32) * ((s53 + 3) // 4) * s77)) * 1
     kernels = _kernels("forward", dtype, device, max(s0 * s53 * s77 * 64, s0 * s53 * s77 * 64 + s0 * s77 * 128 + s53 * s77 * 128 + s77 * 256, convolution_backward_w_sum_splits * 36864, 36864))
     specs = [_spec((s77, 64, s53 + 2, s0 + 2), dtype)]
-    room, places = _laid_out(0b1, [(295680, 0b1)], zip(specs, [0b1]))
+    room, places = _laid_out(0b1, [(295936, 0b1)], zip(specs, [0b1]))
     return kernels, device.index, specs, room, (*places, s0, s53, s77,), (s0, s53, s77, convolution_backward_w_sum_splits)
 
 
@@ -9539,7 +9719,7 @@ def _model_backward_plan(needs, sizes, d_output):
     accum = _accumulated(dtype)
     stages = (0b1 if needs[1] else 0) | (0b110 if needs[0] else 0)
     specs = [_spec((s77, 64, s53, s0), dtype) if stages & 0b1 else None, _spec((64, 64, 3, 3), dtype) if stages & 0b100 else None]
-    room, places = _laid_out(stages, [(295680, 0b1), (convolution_backward_w_sum_splits * 36864 * accum.itemsize, 0b110)], zip(specs, [0b1, 0b100]))
+    room, places = _laid_out(stages, [(295936, 0b1), (convolution_backward_w_sum_splits * 36864 * accum.itemsize, 0b110)], zip(specs, [0b1, 0b100]))
     return kernels, device.index, stages, specs, room, (*places, convolution_backward_w_sum_splits, s0, s53, s77,)
 
 
@@ -9571,7 +9751,7 @@ def _model_inference_plan(conv_transpose2d_weight, x):
         raise _shape_error('x', x, '(s77, 64, s53, s0)')
     kernels = _kernels("forward", dtype, device, max(s0 * s53 * s77 * 64, s0 * s53 * s77 * 64 + s0 * s77 * 128 + s53 * s77 * 128 + s77 * 256, 36864))
     specs = [_spec((s77, 64, s53 + 2, s0 + 2), dtype)]
-    room, places = _laid_out(0b1, [(295680, 0b1)], zip(specs, [0b1]))
+    room, places = _laid_out(0b1, [(295936, 0b1)], zip(specs, [0b1]))
     return kernels, device.index, specs, room, (*places, s0, s53, s77,)
 
 

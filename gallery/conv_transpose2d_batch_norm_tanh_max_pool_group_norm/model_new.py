@@ -102,6 +102,41 @@ using Index = int64_t;
 using Index = int32_t;
 #endif
 
+// Kernels follow each other closely: on Hopper one is set up while the one before it on the stream ends. So each begins with
+// follow(), which waits until all of that is done and seen, and is launched by
+//   cudaLaunchKernelEx(After(blocks, threads, shared bytes, stream), kernel, arguments...)
+__device__ __forceinline__ void follow() {
+#if CRUCIBLE_HOPPER
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+#ifndef __CUDACC_RTC__
+struct After {
+  cudaLaunchConfig_t config{};
+  cudaLaunchAttribute attributes[2]{};
+  // Blocks in clusters of so many, which a simulator does not have.
+  After(dim3 blocks, unsigned threads, size_t shared, cudaStream_t stream, unsigned cluster = 1) {
+    config.gridDim = blocks;
+    config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = shared;
+    config.stream = stream;
+#if CRUCIBLE_HOPPER && CUDART_VERSION >= 12030  // with which such launches can be captured in graphs
+    attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+#endif
+    if (cluster > 1) {
+      attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
+      attributes[config.numAttrs++].val.clusterDim = {cluster, 1, 1};
+    }
+  }
+  operator const cudaLaunchConfig_t*() {
+    config.attrs = attributes;
+    return &config;
+  }
+};
+#endif
+
 // An element of a tensor that this kernel only reads: such loads need not wait for stores before them.
 template <class T>
 __device__ __forceinline__ T read(const T& x) { return __ldg(&x); }
@@ -225,6 +260,7 @@ struct Copies {
 
 template <int N>
 __global__ void copies_kernel(const Copies<N> copies) {
+  follow();
   const auto& pair = copies.pairs[blockIdx.y];
   const unsigned char* const from = reinterpret_cast<const unsigned char*>(pair.from);
   unsigned char* const to = reinterpret_cast<unsigned char*>(pair.to);
@@ -239,8 +275,7 @@ cudaError_t launch_copies(const Copies<N>& copies, cudaStream_t stream) {
   for (const auto& pair : copies.pairs) most = pair.bytes > most ? pair.bytes : most;
   const int64_t blocks = (most + 255) / 256;
   if (blocks == 0) return cudaSuccess;
-  copies_kernel<<<dim3(static_cast<unsigned>(blocks < 1024 ? blocks : 1024), N), 256, 0, stream>>>(copies);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(dim3(static_cast<unsigned>(blocks < 1024 ? blocks : 1024), N), 256, 0, stream), copies_kernel<N>, copies);
 }
 #endif
 
@@ -369,6 +404,7 @@ struct MapThreads {
 
 template <class M>
 __global__ void __launch_bounds__(MAP_THREADS) map_kernel(const M m) {
+  follow();
   const MapThreads threads;
   if constexpr (M::in_vectors) {
     m.walk(threads, m.places());
@@ -388,8 +424,7 @@ cudaError_t launch_map(const M& m, cudaStream_t stream) {
     wanted = vectors > singles ? vectors : singles;
   }
   const int64_t blocks = (wanted + MAP_THREADS - 1) / MAP_THREADS, most = 1 << 20;
-  map_kernel<<<static_cast<unsigned>(blocks < most ? blocks : most), MAP_THREADS, 0, stream>>>(m);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(static_cast<unsigned>(blocks < most ? blocks : most), MAP_THREADS, 0, stream), map_kernel<M>, m);
 }
 
 }  // namespace crucible
@@ -430,16 +465,26 @@ namespace crucible {
 
 constexpr int ROW_THREADS = 256, SLICE_VECTORS = CRUCIBLE_SLICE_VECTORS, GRID_MOST = 65535;
 
-template <class Acc>
-__device__ __forceinline__ Acc from_lane(const Acc& a, int mask) {
+// What another lane has: the one `by` further on, or, where LANE, that lane.
+template <bool LANE = false, class Acc>
+__device__ __forceinline__ Acc from_lane(const Acc& a, int by) {
   static_assert(sizeof(Acc) % 4 == 0, "partial results are whole words");
   uint32_t words[sizeof(Acc) / 4];
   memcpy(words, &a, sizeof(Acc));
 #pragma unroll
-  for (int i = 0; i < static_cast<int>(sizeof(Acc) / 4); ++i) words[i] = __shfl_xor_sync(0xffffffffu, words[i], mask);
+  for (int i = 0; i < static_cast<int>(sizeof(Acc) / 4); ++i)
+    words[i] = LANE ? __shfl_sync(0xffffffffu, words[i], by) : __shfl_down_sync(0xffffffffu, words[i], by);
   Acc b;
   memcpy(&b, words, sizeof(Acc));
   return b;
+}
+
+// The first COUNT lanes' results, joined, to all lanes. What the others join on the way nobody wants.
+template <int COUNT, class Acc>
+__device__ __forceinline__ Acc join_lanes(Acc a) {
+#pragma unroll
+  for (int by = COUNT / 2; by > 0; by /= 2) a.join(from_lane(a, by));
+  return from_lane<true>(a, 0);
 }
 
 // What an earlier kernel left, whole.
@@ -467,29 +512,15 @@ struct Lanes {
 
   template <class Acc>
   __device__ __forceinline__ void join(Acc& a) const {
-    if constexpr (N > 1) {
-#pragma unroll
-      for (int mask = 16; mask > 0; mask /= 2) {
-        // Both partners join in the same order, so that all threads end with the very same bits.
-        const Acc other = from_lane(a, mask);
-        if (threadIdx.x & mask) {
-          Acc left = other;
-          left.join(a);
-          a = left;
-        } else {
-          a.join(other);
-        }
-      }
-    }
+    if constexpr (N > 1) a = join_lanes<32>(a);
     if constexpr (N > 32) {
-      __shared__ __align__(16) unsigned char slots[ROW_THREADS / 32 * sizeof(Acc)];
+      constexpr int WARPS = ROW_THREADS / 32;
+      __shared__ __align__(16) unsigned char slots[WARPS * sizeof(Acc)];
       Acc* const slot = reinterpret_cast<Acc*>(slots);
       __syncthreads();  // the last join's readers are done
       if (threadIdx.x % 32 == 0) slot[threadIdx.x / 32] = a;
       __syncthreads();
-      a = slot[0];
-#pragma unroll
-      for (int w = 1; w < ROW_THREADS / 32; ++w) a.join(slot[w]);
+      a = join_lanes<WARPS>(slot[threadIdx.x % WARPS]);
     }
   }
 };
@@ -508,12 +539,14 @@ __host__ __device__ inline int64_t row_share(int64_t length, int parts) {
 
 template <int N, class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_kernel(const R r) {
+  follow();
   const int64_t row = row_of_thread<N>();
   if (row < r.rows()) r(Lanes<N>(), static_cast<Index>(row));
 }
 
 template <int N, class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_keeping_kernel(const R r) {
+  follow();
   extern __shared__ __align__(16) unsigned char row_kept[];
   const int64_t after = row_of_thread<N>(), row = CRUCIBLE_LAST_FIRST ? r.rows() - 1 - after : after;
   accum* const kept = reinterpret_cast<accum*>(row_kept) + threadIdx.x / N * r.kept();
@@ -522,6 +555,7 @@ __global__ void __launch_bounds__(ROW_THREADS) row_keeping_kernel(const R r) {
 
 template <int N, class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_found_kernel(const R r, typename R::Found* found) {
+  follow();
   const int64_t row = row_of_thread<N>();
   if (row >= r.rows()) return;
   const Lanes<N> lanes;
@@ -533,6 +567,7 @@ __global__ void __launch_bounds__(ROW_THREADS) row_found_kernel(const R r, typen
 // elements are asked for.
 template <class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_slices_kernel(const R r, const typename R::Found* found, Index share) {
+  follow();
   const int64_t count = static_cast<int64_t>(r.rows()) * r.repeats(), after = blockIdx.z * int64_t(GRID_MOST) + blockIdx.y;
   if (after >= count) return;
   const Index place = static_cast<Index>(CRUCIBLE_LAST_FIRST ? count - 1 - after : after), row = place / r.repeats();
@@ -544,6 +579,7 @@ __global__ void __launch_bounds__(ROW_THREADS) row_slices_kernel(const R r, cons
 
 template <int N, class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_parts_kernel(const R r, typename R::Acc* parts, int splits) {
+  follow();
   const int64_t row = row_of_thread<N>(), length = r.length(), each = row_share(length, splits);
   if (row >= r.rows()) return;
   const int64_t from = each * blockIdx.y, to = from + each < length ? from + each : length;
@@ -556,6 +592,7 @@ __global__ void __launch_bounds__(ROW_THREADS) row_parts_kernel(const R r, typen
 
 template <class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_whole_kernel(const R r, const typename R::Acc* parts, int splits) {
+  follow();
   const int64_t row = row_of_thread<32>();
   if (row >= r.rows()) return;
   typename R::Acc a;
@@ -573,8 +610,7 @@ template <int N, class R>
 cudaError_t launch_rows(const R& r, cudaStream_t stream) {
   const int64_t rows = r.rows();
   if (rows <= 0) return cudaSuccess;
-  row_kernel<N><<<row_blocks(rows, N), ROW_THREADS, 0, stream>>>(r);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(row_blocks(rows, N), ROW_THREADS, 0, stream), row_kernel<N, R>, r);
 }
 
 // Rows that fit in shared memory keep what their first walk computes.
@@ -582,8 +618,7 @@ template <int N, class R>
 cudaError_t launch_keeping_rows(const R& r, cudaStream_t stream) {
   const int64_t rows = r.rows(), bytes = r.kept() * (ROW_THREADS / N) * static_cast<int64_t>(sizeof(accum));
   if (rows <= 0 || bytes > 48 * 1024) return launch_rows<N>(r, stream);
-  row_keeping_kernel<N><<<row_blocks(rows, N), ROW_THREADS, static_cast<size_t>(bytes), stream>>>(r);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(row_blocks(rows, N), ROW_THREADS, static_cast<size_t>(bytes), stream), row_keeping_kernel<N, R>, r);
 }
 
 // `found` has room for a Found for each row.
@@ -593,15 +628,14 @@ cudaError_t launch_sliced_rows(const R& r, void* found, cudaStream_t stream) {
   const int64_t rows = r.rows(), length = r.length(), slices = (length + SLICE - 1) / SLICE;
   if (rows <= 0) return cudaSuccess;
   auto* const results = static_cast<typename R::Found*>(found);
-  row_found_kernel<N><<<row_blocks(rows, N), ROW_THREADS, 0, stream>>>(r, results);
-  const cudaError_t error = cudaGetLastError();
+  const cudaError_t error = cudaLaunchKernelEx(After(row_blocks(rows, N), ROW_THREADS, 0, stream), row_found_kernel<N, R>, r, results);
   if (error != cudaSuccess) return error;
   const int64_t places = rows * r.repeats();
   if (places <= 0 || slices <= 0) return cudaSuccess;
   const dim3 grid(static_cast<unsigned>(slices), static_cast<unsigned>(places < GRID_MOST ? places : GRID_MOST),
                   static_cast<unsigned>((places + GRID_MOST - 1) / GRID_MOST));
-  row_slices_kernel<<<grid, ROW_THREADS, 0, stream>>>(r, results, static_cast<Index>(row_share(length, static_cast<int>(slices))));
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(grid, ROW_THREADS, 0, stream),
+                            row_slices_kernel<R>, r, results, static_cast<Index>(row_share(length, static_cast<int>(slices))));
 }
 
 // `parts` has room for rows * splits partial results.
@@ -610,11 +644,10 @@ cudaError_t launch_split_rows(const R& r, void* parts, int splits, cudaStream_t 
   const int64_t rows = r.rows();
   if (rows <= 0) return cudaSuccess;
   auto* const acc = static_cast<typename R::Acc*>(parts);
-  row_parts_kernel<N><<<dim3(row_blocks(rows, N), splits), ROW_THREADS, 0, stream>>>(r, acc, splits);
-  const cudaError_t error = cudaGetLastError();
+  const cudaError_t error = cudaLaunchKernelEx(After(dim3(row_blocks(rows, N), splits), ROW_THREADS, 0, stream),
+                                               row_parts_kernel<N, R>, r, acc, splits);
   if (error != cudaSuccess) return error;
-  row_whole_kernel<<<row_blocks(rows, 32), ROW_THREADS, 0, stream>>>(r, acc, splits);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(row_blocks(rows, 32), ROW_THREADS, 0, stream), row_whole_kernel<R>, r, acc, splits);
 }
 
 }  // namespace crucible
@@ -1777,6 +1810,7 @@ __device__ __forceinline__ void contract_tile(const P& p, unsigned block, int sp
 template <class Config, class P>
 __global__ void __launch_bounds__(Config::threads, Config::blocks_per_sm)
     contract_kernel(const __grid_constant__ P p, int splits) {
+  follow();
   extern __shared__ __align__(16) unsigned char contract_shared[];
   contract_tile<Config>(p, blockIdx.x, static_cast<int>(blockIdx.y), splits, contract_shared);
 }
@@ -1813,8 +1847,7 @@ cudaError_t launch_contract(const P& p, int splits, cudaStream_t stream) {
   const cudaError_t refused = allow_shared(contract_kernel<Config, P>, Config::shared_bytes);
   if (refused != cudaSuccess) return refused;
   const dim3 grid(static_cast<unsigned>(batches * tiles_m * tiles_n), static_cast<unsigned>(splits));
-  contract_kernel<Config, P><<<grid, Config::threads, Config::shared_bytes, stream>>>(p, splits);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(grid, Config::threads, Config::shared_bytes, stream), contract_kernel<Config, P>, p, splits);
 }
 #endif
 
@@ -1901,6 +1934,7 @@ __host__ __device__ int64_t packed_words(const P& p) {
 
 template <class W, class P>
 __global__ void __launch_bounds__(256) pack_kernel(const __grid_constant__ P p, unsigned* __restrict__ packed) {
+  follow();
 #if CRUCIBLE_HAS_MMA
   using S = WindowSizes<W, P>;
   const int64_t count = packed_words<W>(p);
@@ -2110,19 +2144,18 @@ struct WindowBlock {
 #endif
 };
 
-template <class W, class P>
-__global__ void __launch_bounds__(W::threads, 2)
-    window_kernel(const __grid_constant__ P p, const unsigned* __restrict__ packed) {
-  extern __shared__ __align__(16) unsigned char window_shared[];
 #if CRUCIBLE_HAS_MMA
+// A block's tile: rows first, then boxes, then batches.
+template <class W, class P>
+__device__ __forceinline__ void window_tile(const P& p, const unsigned* __restrict__ packed, unsigned number, unsigned char* shared) {
   using S = WindowSizes<W, P>;
   const Index tiles = (p.rows() + W::BM - 1) / W::BM, boxes = box_count(p);
-  const Index tile_m = static_cast<Index>(blockIdx.x % unsigned(tiles)), rest = static_cast<Index>(blockIdx.x / unsigned(tiles));
+  const Index tile_m = static_cast<Index>(number % unsigned(tiles)), rest = static_cast<Index>(number / unsigned(tiles));
   const Index box = rest % boxes, z = rest / boxes;
   const BoxPlace<P> place(p, box);
 
   const int64_t step_count = window_chunks(p.channels(), W::CHANNELS) * int64_t(S::STEPS);
-  WindowBlock<W, P> block{p, window_shared, packed + (z % p.groups() * tiles + tile_m) * step_count * W::STEP_WORDS,
+  WindowBlock<W, P> block{p, shared, packed + (z % p.groups() * tiles + tile_m) * step_count * W::STEP_WORDS,
                           p.channels(), 0, S::A_WORDS * 4, 2 * S::A_WORDS * 4, (2 * S::A_WORDS + S::B_WORDS) * 4,
                           (2 * S::A_WORDS + 2 * S::B_WORDS) * 4, Taps<P>(p, z % p.groups())};
 #pragma unroll
@@ -2142,7 +2175,7 @@ __global__ void __launch_bounds__(W::threads, 2)
     block.template multiply<false>(sums);
 
   const BoxColumns<P, W::BN> columns(p, place, box);
-  accum* staged = reinterpret_cast<accum*>(window_shared);
+  accum* staged = reinterpret_cast<accum*>(shared);
 #pragma unroll 1
   for (int pass = 0; pass < W::passes; ++pass) {
     __syncthreads();
@@ -2154,6 +2187,16 @@ __global__ void __launch_bounds__(W::threads, 2)
       if (m < p.rows()) finish_row<W>(p, z, m, columns, 0, staged + r * W::pass_stride);
     }
   }
+}
+#endif
+
+template <class W, class P>
+__global__ void __launch_bounds__(W::threads, 2)
+    window_kernel(const __grid_constant__ P p, const unsigned* __restrict__ packed) {
+  follow();
+  extern __shared__ __align__(16) unsigned char window_shared[];
+#if CRUCIBLE_HAS_MMA
+  window_tile<W>(p, packed, blockIdx.x, window_shared);
 #endif
 }
 
@@ -2166,13 +2209,12 @@ cudaError_t launch_window(const P& p, unsigned* packed, cudaStream_t stream) {
   if (blocks == 0) return cudaSuccess;
   if (blocks > 0x7fffffff) return cudaErrorInvalidValue;
   const int64_t packers = (words + 1023) / 1024;
-  pack_kernel<W><<<static_cast<unsigned>(packers < 4096 ? packers : 4096), 256, 0, stream>>>(p, packed);
-  cudaError_t refused = cudaGetLastError();
+  cudaError_t refused = cudaLaunchKernelEx(After(static_cast<unsigned>(packers < 4096 ? packers : 4096), 256, 0, stream),
+                                           pack_kernel<W, P>, p, packed);
   if (refused != cudaSuccess) return refused;
   refused = allow_shared(window_kernel<W, P>, S::shared_bytes);
   if (refused != cudaSuccess) return refused;
-  window_kernel<W><<<static_cast<unsigned>(blocks), W::threads, S::shared_bytes, stream>>>(p, packed);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(static_cast<unsigned>(blocks), W::threads, S::shared_bytes, stream), window_kernel<W, P>, p, packed);
 }
 #endif
 
@@ -2688,35 +2730,41 @@ struct Warpgroups {
 };
 
 // What the launches hand to each other: a flag, the largest number in a sample of the input and in each channel of it, an
-// exponent for each row of weights, and the weights for each kind.
+// exponent for each row of weights and whether half cannot hold it, and the weights for each kind.
 struct Packed {
-  int* again;
+  int* again;    // raised by whoever finds what half cannot hold, packers excepted: it may not have been lowered yet
   int* largest;  // floats that are not negative, as integers
   int* channels;
   int* rows;
+  int* spoilt;
   unsigned char* half;
   unsigned char* tf32;
+  int64_t count;  // of rows
 
-  // Bytes that begin as zeros.
+  // Channels that are told apart: of more, those so far apart are one.
   template <class P>
-  static __host__ __device__ constexpr int64_t zeros() { return 256 + (P::CHANNELS + 63) / 64 * 256; }
+  static __host__ __device__ constexpr int apart() { return P::CHANNELS < 4096 ? static_cast<int>(P::CHANNELS) : 4096; }
+  template <class P>
+  static __host__ __device__ constexpr int64_t head() { return 256 + (apart<P>() + 63) / 64 * 256; }
 
   template <class P>
   __host__ __device__ Packed(const P& p, void* at) {
     const int64_t tiles = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS), taps = P::Kernel::product;
     unsigned char* const bytes = static_cast<unsigned char*>(at);
+    count = tiles * PAIR_ROWS;
     again = reinterpret_cast<int*>(bytes);
     largest = again + 1;
     channels = again + 64;
-    rows = reinterpret_cast<int*>(bytes + zeros<P>());
-    half = bytes + zeros<P>() + tiles * PAIR_ROWS * 4;
+    rows = reinterpret_cast<int*>(bytes + head<P>());
+    spoilt = rows + count;
+    half = bytes + head<P>() + count * 8;
     tf32 = half + tiles * taps * ((P::CHANNELS + 15) / 16) * TAP_BYTES;
   }
   // Bytes of all this.
   template <class P>
   static __host__ __device__ int64_t bytes(const P& p) {
     const int64_t tiles = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS), taps = P::Kernel::product;
-    return zeros<P>() + tiles * (PAIR_ROWS * 4 + taps * ((P::CHANNELS + 15) / 16 + (P::CHANNELS + 7) / 8) * TAP_BYTES);
+    return head<P>() + tiles * (PAIR_ROWS * 8 + taps * ((P::CHANNELS + 15) / 16 + (P::CHANNELS + 7) / 8) * TAP_BYTES);
   }
   __device__ __forceinline__ int input() const;        // exponent of its scale
   __device__ __forceinline__ int split_input() const;  // and in kind Split
@@ -2727,7 +2775,7 @@ struct Packed {
 };
 
 constexpr float HALF_LIMIT = 65504.0f, HALF_SMALL = 0x1p-12f;
-constexpr int SAMPLERS = 8, SAMPLES = 4;  // blocks, and numbers that each thread of them looks at
+constexpr int PACKERS = 1024, SAMPLES = 4;  // threads of a block, and numbers of the input that each of one block looks at
 constexpr int HALF_PEAK = 9;  // scaled, the largest number lies between 2^9 and 2^10
 
 // The exponent of a scale that brings `largest` there; a power of two that is a float itself.
@@ -2758,101 +2806,128 @@ __device__ __forceinline__ int Packed::split_input() const {
 }
 
 __device__ __forceinline__ float block_max(float x) {
-  __shared__ float parts[8];
-  __syncthreads();
+  __shared__ float parts[PACKERS / 32];
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
   if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = x;
   __syncthreads();
-  x = parts[0];
-  for (int w = 1; w < 8; ++w) x = fmaxf(x, parts[w]);
+  x = parts[threadIdx.x % 32];
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
   return x;
 }
 
-// A block of 256 threads for each row of weights, and SAMPLERS more that look at the input.
+// One block: lowers the flag, and notes the largest numbers of a sample of the input.
+template <class P>
+__device__ __forceinline__ void sample_input(const P& p, const Packed& packed, int* peaks) {
+  float largest = 0;
+#pragma unroll
+  for (int k = 0; k < SAMPLES; ++k) {
+    // Numbers that look random spread the sample over everything.
+    const int i = static_cast<int>(threadIdx.x) + k * PACKERS;
+    const auto pick = [&](unsigned salt, Index extent) {
+      unsigned h = (unsigned(i) * 8u + salt) * 2654435761u;
+      h ^= h >> 15;
+      h *= 2246822519u;
+      h ^= h >> 13;
+      return static_cast<Index>(h % static_cast<unsigned>(extent));
+    };
+    Index at[4];
+#pragma unroll
+    for (int d = 0; d < 4; ++d)
+      at[d] = pick(d, p.extent(d)) * P::Stride::at(d) + P::Shift::at(d) + (P::Kernel::at(d) - 1) * P::Dilation::at(d) / 2;
+    const typename P::BAt place = p.b_at(pick(4, p.batches()), at[0], at[1], at[2], at[3]);
+    const float x = fabsf(static_cast<float>(p.b_in(place, static_cast<Index>(i % P::CHANNELS))));
+    if (place.inside && x < INFINITY) {
+      largest = fmaxf(largest, x);
+      atomicMax(peaks + i % P::CHANNELS % Packed::apart<P>(), __float_as_int(x));
+    }
+  }
+  largest = block_max(largest);
+  for (int c = static_cast<int>(threadIdx.x); c < Packed::apart<P>(); c += PACKERS) packed.channels[c] = peaks[c];
+  if (threadIdx.x == 0) *packed.largest = __float_as_int(largest), *packed.again = 0;
+}
+
+// A block for each row of weights, and one more that looks at the input.
 template <class W, class P>
-__global__ void __launch_bounds__(256) pack_rows_kernel(const __grid_constant__ P p, void* workspace) {
+__global__ void __launch_bounds__(PACKERS) pack_rows_kernel(const __grid_constant__ P p, void* workspace) {
+  follow();
 #if CRUCIBLE_HAS_WGMMA
+  __shared__ int peaks[Packed::apart<P>()];  // of channels: floats that are not negative, as integers
   const Packed packed(p, workspace);
   constexpr int TAPS = P::Kernel::product;
-  const Index tiles = (p.rows() + PAIR_ROWS - 1) / PAIR_ROWS, groups = p.groups(), channels = p.channels();
-  if (blockIdx.x >= unsigned(tiles * groups * PAIR_ROWS)) {
-    if constexpr (W::kind == Operands::Half || W::kind == Operands::Split) {
-      const int first = static_cast<int>((blockIdx.x - unsigned(tiles * groups * PAIR_ROWS)) * 256 + threadIdx.x);
-      float largest = 0;
-#pragma unroll
-      for (int k = 0; k < SAMPLES; ++k) {
-        // Numbers that look random spread the sample over everything.
-        const int i = first + k * SAMPLERS * 256;
-        const auto pick = [&](unsigned salt, Index extent) {
-          unsigned h = (unsigned(i) * 8u + salt) * 2654435761u;
-          h ^= h >> 15;
-          h *= 2246822519u;
-          h ^= h >> 13;
-          return static_cast<Index>(h % static_cast<unsigned>(extent));
-        };
-        Index at[4];
-#pragma unroll
-        for (int d = 0; d < 4; ++d)
-          at[d] = pick(d, p.extent(d)) * P::Stride::at(d) + P::Shift::at(d) + (P::Kernel::at(d) - 1) * P::Dilation::at(d) / 2;
-        const typename P::BAt place = p.b_at(pick(4, p.batches()), at[0], at[1], at[2], at[3]);
-        const float x = fabsf(static_cast<float>(p.b_in(place, static_cast<Index>(i % P::CHANNELS))));
-        if (place.inside && x < INFINITY) {
-          largest = fmaxf(largest, x);
-          atomicMax(packed.channels + i % P::CHANNELS, __float_as_int(x));
-        }
-      }
-      largest = block_max(largest);
-      if (threadIdx.x == 0) atomicMax(packed.largest, __float_as_int(largest));
-    }
+  constexpr bool scaled_rows = W::kind == Operands::Half || W::kind == Operands::Split;
+  const Index tiles = (p.rows() + PAIR_ROWS - 1) / PAIR_ROWS, channels = p.channels();
+  if constexpr (scaled_rows) {
+    for (int c = static_cast<int>(threadIdx.x); c < Packed::apart<P>(); c += PACKERS) peaks[c] = 0;
+    __syncthreads();
+  }
+  if (blockIdx.x >= static_cast<unsigned>(packed.count)) {
+    if constexpr (scaled_rows) sample_input(p, packed, peaks);
     return;
   }
   const Index row = static_cast<Index>(blockIdx.x), group = row / (tiles * PAIR_ROWS), m = row % (tiles * PAIR_ROWS);
   const bool there = m < p.rows();
   const auto line = p.a_row(group, there ? m : 0);
   int by = 0;
-  if constexpr (W::kind == Operands::Half || W::kind == Operands::Split) {
+  if constexpr (scaled_rows) {
     float largest = 0;
     if (there)
-      for (Index k = static_cast<Index>(threadIdx.x); k < channels * TAPS; k += 256)
+      for (Index k = static_cast<Index>(threadIdx.x); k < channels * TAPS; k += PACKERS)
         largest = fmaxf(largest, fabsf(static_cast<float>(p.a(line, k))));
     largest = block_max(largest);
     by = W::kind == Operands::Half ? half_exponent(largest) : split_exponent(largest);
   }
-  if (threadIdx.x == 0) packed.rows[row] = by;
+  bool bad = false;
   const auto put = [&](auto kind, unsigned char* to) {
     constexpr int UNIT = decltype(kind)::UNIT, CHANNELS = 2 * UNIT, PLANES = decltype(kind)::kind == Operands::Split ? 2 : 1;
-    const Index chunks = (channels + CHANNELS - 1) / CHANNELS;
-    unsigned char* const tile = to + (row / PAIR_ROWS) * int64_t(chunks) * TAPS * PLANES * TAP_BYTES;
-    bool bad = false;
-    for (Index c = static_cast<Index>(threadIdx.x); c < chunks * CHANNELS; c += 256) {
-      float largest = 0;
-      for (int t = 0; t < TAPS; ++t) {
-        const int tap = P::flipped ? TAPS - 1 - t : t;
-        const float w = there && c < channels ? static_cast<float>(p.a(line, c * TAPS + tap)) : 0.0f;
-        unsigned char* const at =
-            tile + ((c / CHANNELS * TAPS + t) * PLANES * 2 + c % CHANNELS / UNIT) * int64_t(TAP_BYTES / 2) + row % PAIR_ROWS * 16;
-        if constexpr (decltype(kind)::kind == Operands::Tf32) {
-          reinterpret_cast<unsigned*>(at)[c % UNIT] = round_tf32(w);
-        } else if constexpr (decltype(kind)::kind == Operands::Half) {
-          const float s = scaled(w, by);
-          largest = fmaxf(largest, fabsf(s));
-          reinterpret_cast<unsigned short*>(at)[c % UNIT] = static_cast<unsigned short>(pack_half(s, 0.0f));
-        } else if constexpr (decltype(kind)::kind == Operands::Split) {
-          bad |= !(fabsf(w) < SPLIT_WEIGHT);
-          split_tf32(scaled(w, by), reinterpret_cast<unsigned*>(at)[c % UNIT], reinterpret_cast<unsigned*>(at + TAP_BYTES)[c % UNIT]);
-        } else {
-          reinterpret_cast<unsigned short*>(at)[c % UNIT] = static_cast<unsigned short>(pack(w, 0.0f));
-        }
+    constexpr Index CHUNKS = (P::CHANNELS + CHANNELS - 1) / CHANNELS, ALL = CHUNKS * CHANNELS;
+    unsigned char* const tile = to + (row / PAIR_ROWS) * int64_t(CHUNKS) * TAPS * PLANES * TAP_BYTES;
+    // Neighbouring threads have neighbouring channels of a tap.
+    for (Index i = static_cast<Index>(threadIdx.x); i < ALL * TAPS; i += PACKERS) {
+      const Index c = i % ALL, t = i / ALL, tap = P::flipped ? TAPS - 1 - t : t;
+      const float w = there && c < channels ? static_cast<float>(p.a(line, c * TAPS + tap)) : 0.0f;
+      unsigned char* const at =
+          tile + ((c / CHANNELS * TAPS + t) * PLANES * 2 + c % CHANNELS / UNIT) * int64_t(TAP_BYTES / 2) + row % PAIR_ROWS * 16;
+      if constexpr (decltype(kind)::kind == Operands::Tf32) {
+        reinterpret_cast<unsigned*>(at)[c % UNIT] = round_tf32(w);
+      } else if constexpr (decltype(kind)::kind == Operands::Half) {
+        const float s = scaled(w, by);
+        if (c < channels) atomicMax(peaks + c % Packed::apart<P>(), __float_as_int(fmaxf(0.0f, fabsf(s))));
+        reinterpret_cast<unsigned short*>(at)[c % UNIT] = static_cast<unsigned short>(pack_half(s, 0.0f));
+      } else if constexpr (decltype(kind)::kind == Operands::Split) {
+        bad |= !(fabsf(w) < SPLIT_WEIGHT);
+        split_tf32(scaled(w, by), reinterpret_cast<unsigned*>(at)[c % UNIT], reinterpret_cast<unsigned*>(at + TAP_BYTES)[c % UNIT]);
+      } else {
+        reinterpret_cast<unsigned short*>(at)[c % UNIT] = static_cast<unsigned short>(pack(w, 0.0f));
       }
-      if (decltype(kind)::kind == Operands::Half) bad |= !(largest <= HALF_LIMIT) || (largest > 0 && largest < HALF_SMALL);
     }
-    if (bad) *packed.again = 1;
   };
   put(W(), packed.half);
-  if constexpr (W::kind == Operands::Half) put(Warpgroups<0, 1, 0, 0, 0, Operands::Tf32>(), packed.tf32);
+  if constexpr (W::kind == Operands::Half) {
+    put(Warpgroups<0, 1, 0, 0, 0, Operands::Tf32>(), packed.tf32);
+    __syncthreads();
+    // A channel whose weights are all small may have a large input.
+    for (int c = static_cast<int>(threadIdx.x); c < Packed::apart<P>(); c += PACKERS) {
+      const float largest = __int_as_float(peaks[c]);
+      bad |= !(largest <= HALF_LIMIT) || (largest > 0 && largest < HALF_SMALL);
+    }
+  }
+  if constexpr (scaled_rows) {
+    const int any = __syncthreads_or(bad);
+    if (threadIdx.x == 0) packed.rows[row] = by, packed.spoilt[row] = any;
+  }
 #endif
 }
+
+#if CRUCIBLE_HAS_WGMMA
+// One block of the launch after that raises the flag for rows of weights that half cannot hold.
+template <int THREADS>
+__device__ __forceinline__ void spoilt_rows(const Packed& packed, int thread) {
+  for (int64_t row = thread; row < packed.count; row += THREADS)
+    if (packed.spoilt[row]) *packed.again = 1;
+}
+#endif
 
 #ifndef __CUDACC_RTC__
 // Packs, and says how many processors there are.
@@ -2861,11 +2936,9 @@ cudaError_t pack_rows(const P& p, void* workspace, int* processors, cudaStream_t
   int device = 0;
   cudaError_t refused = cudaGetDevice(&device);
   if (refused == cudaSuccess) refused = cudaDeviceGetAttribute(processors, cudaDevAttrMultiProcessorCount, device);
-  if (refused == cudaSuccess) refused = cudaMemsetAsync(workspace, 0, Packed::zeros<P>(), stream);
   if (refused != cudaSuccess) return refused;
   const int64_t rows = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS) * PAIR_ROWS;
-  pack_rows_kernel<W><<<static_cast<unsigned>(rows + SAMPLERS), 256, 0, stream>>>(p, workspace);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(static_cast<unsigned>(rows + 1), PACKERS, 0, stream), pack_rows_kernel<W, P>, p, workspace);
 }
 #endif
 
@@ -3030,10 +3103,12 @@ __device__ __forceinline__ uint4 round_unit(float* x, float by, float& largest) 
   }
 }
 
-// A channel that is small everywhere may have large weights: raises the flag.
+// One block of the launch after the packing raises the flag for what is known by then: rows of weights that half cannot hold,
+// and channels that are small everywhere, which may have large weights.
 template <int THREADS, class P>
-__device__ __forceinline__ void small_channels(const Packed& packed, int thread, float by) {
-  for (Index c = static_cast<Index>(thread); c < P::CHANNELS; c += THREADS) {
+__device__ __forceinline__ void known_spoilt(const Packed& packed, int thread, float by) {
+  spoilt_rows<THREADS>(packed, thread);
+  for (int c = thread; c < Packed::apart<P>(); c += THREADS) {
     const float most = __int_as_float(packed.channels[c]) * by;
     if (most > 0 && most < HALF_SMALL) *packed.again = 1;
   }
@@ -3519,6 +3594,7 @@ __device__ __forceinline__ void multiply_pairs(const P& p, const Packed& packed,
 // FLAGGED: only where the flag is raised.
 template <class W, bool FLAGGED, class P>
 __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_constant__ P p, void* workspace) {
+  follow();
   extern __shared__ __align__(128) unsigned char pair_shared[];
 #if CRUCIBLE_HAS_WGMMA
   using H = Pair<W, P>;
@@ -3553,7 +3629,7 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
       for (int i = 0; i < W::CHUNKS; ++i) copy_weights<H>(shared_address(pair_shared) + i * H::BESIDE * H::TAPS * TAP_BYTES, weights, further, i, kept);
     }
     if (W::kind == Operands::Half && blockIdx.x == 0)
-      small_channels<W::PRODUCERS, P>(packed, static_cast<int>(threadIdx.x) - W::CONSUMERS, from.by);
+      known_spoilt<W::PRODUCERS, P>(packed, static_cast<int>(threadIdx.x) - W::CONSUMERS, from.by);
     from.largest[0] = from.largest[1] = 0.0f;
     for (int i = 0; i < W::SLOTS; ++i) clear_behind<2, W, P>(ring + i * H::SLOT_BYTES, from.thread());
     if (tiles.left > 0) {
@@ -3617,8 +3693,8 @@ cudaError_t launch_pairs(const P& p, void* workspace, int processors, cudaStream
   const int64_t blocks = processors >= kinds ? processors / kinds * kinds : kinds;
   const cudaError_t refused = allow_shared(pair_kernel<W, FLAGGED, P>, H::shared_bytes);
   if (refused != cudaSuccess) return refused;
-  pair_kernel<W, FLAGGED><<<static_cast<unsigned>(blocks), W::threads, H::shared_bytes, stream>>>(p, workspace);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(static_cast<unsigned>(blocks), W::threads, H::shared_bytes, stream),
+                            pair_kernel<W, FLAGGED, P>, p, workspace);
 }
 
 // W is for the launch, Again (if not void) for the second one that does what W could not.
@@ -3696,11 +3772,12 @@ constexpr int READY_THREADS = 256;  // no fewer than a row of a halo has pixels
 // A block for so many pixels of a sample, with all their channels.
 template <class W, class P>
 __global__ void __launch_bounds__(READY_THREADS) ready_input_kernel(const __grid_constant__ P p, void* workspace, unsigned parts) {
+  follow();
 #if CRUCIBLE_HAS_WGMMA
   const Packed packed(p, workspace);
   const ReadyInput<P> input(p, workspace);
   const float by = W::kind == Operands::Half ? power_of_two(packed.input()) : 1.0f;
-  if (W::kind == Operands::Half && blockIdx.x == 0) small_channels<READY_THREADS, P>(packed, static_cast<int>(threadIdx.x), by);
+  if (W::kind == Operands::Half && blockIdx.x == 0) known_spoilt<READY_THREADS, P>(packed, static_cast<int>(threadIdx.x), by);
   if (blockIdx.x == 0 && threadIdx.x < Pair<W, P>::Halo::at(3))
     *reinterpret_cast<uint4*>(input.plane(p.batches(), 0, 0) + threadIdx.x * 16) = make_uint4(0, 0, 0, 0);
   const Index z = static_cast<Index>(blockIdx.x / parts) * ReadyInput<P>::PHASES;
@@ -3780,6 +3857,7 @@ __device__ __forceinline__ void fetch_pairs(const P& p, PairTiles<W, P>& tiles, 
 
 template <class W, class P>
 __global__ void __launch_bounds__(W::threads, 1) ready_kernel(const __grid_constant__ P p, void* workspace) {
+  follow();
   extern __shared__ __align__(128) unsigned char ready_shared[];
 #if CRUCIBLE_HAS_WGMMA
   using H = Pair<W, P>;
@@ -3828,13 +3906,12 @@ cudaError_t launch_ready(const P& p, void* workspace, cudaStream_t stream) {
   if (refused != cudaSuccess) return refused;
   const int64_t parts = (ReadyInput<P>(p, nullptr).pixels + READY_THREADS - 1) / READY_THREADS, batches = p.batches() / ReadyInput<P>::PHASES;
   if (parts > 0x7fffffff / batches) return cudaErrorInvalidValue;
-  ready_input_kernel<W><<<static_cast<unsigned>(parts * batches), READY_THREADS, 0, stream>>>(p, workspace, static_cast<unsigned>(parts));
-  refused = cudaGetLastError();
+  refused = cudaLaunchKernelEx(After(static_cast<unsigned>(parts * batches), READY_THREADS, 0, stream),
+                               ready_input_kernel<W, P>, p, workspace, static_cast<unsigned>(parts));
   if (refused != cudaSuccess) return refused;
   const int64_t kinds = p.groups() / H::BESIDE * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS);
   const int64_t blocks = processors >= kinds ? processors / kinds * kinds : kinds;
-  ready_kernel<W><<<static_cast<unsigned>(blocks), W::threads, H::shared_bytes, stream>>>(p, workspace);
-  refused = cudaGetLastError();
+  refused = cudaLaunchKernelEx(After(static_cast<unsigned>(blocks), W::threads, H::shared_bytes, stream), ready_kernel<W, P>, p, workspace);
   if constexpr (W::kind == Operands::Half) {
     if (refused == cudaSuccess) refused = launch_pairs<Again, true>(p, workspace, processors, stream);
   }
@@ -3999,6 +4076,7 @@ struct SplitConsumer {
 
 template <class W, class P>
 __global__ void __launch_bounds__(W::threads, 1) split_kernel(const __grid_constant__ P p, void* workspace) {
+  follow();
   extern __shared__ __align__(128) unsigned char split_shared[];
 #if CRUCIBLE_HAS_WGMMA
   using H = Pair<W, P>;
@@ -4030,6 +4108,7 @@ __global__ void __launch_bounds__(W::threads, 1) split_kernel(const __grid_const
     const unsigned char* const weights = packed.weights<W>() + tile * int64_t(chunks) * H::TAPS * 2 * TAP_BYTES;
     PairProducer<W, P> from{p, tiles, 0, reinterpret_cast<float*>(split_shared + S::LANDING) + (threadIdx.x - W::CONSUMERS),
                             power_of_two(packed.split_input())};
+    if (blockIdx.x == 0) spoilt_rows<W::PRODUCERS>(packed, from.thread());
     for (int i = 0; i < W::SLOTS; ++i) clear_behind<4, W, P>(split_shared + S::RING + i * S::HALO_BYTES, from.thread());
     if (tiles.left > 0) {
       from.place();
@@ -4112,6 +4191,7 @@ __global__ void __launch_bounds__(W::threads, 1) split_kernel(const __grid_const
 template <class Config, class P>
 __global__ void __launch_bounds__(Config::threads, Config::blocks_per_sm)
     split_again_kernel(const __grid_constant__ P p, void* workspace, unsigned tiles) {
+  follow();
   extern __shared__ __align__(16) unsigned char again_shared[];
   if (*Packed(p, workspace).again == 0) return;
 #pragma unroll 1
@@ -4130,9 +4210,8 @@ cudaError_t launch_split_again(const P& p, void* workspace, int processors, cuda
   const cudaError_t refused = allow_shared(split_again_kernel<Config, P>, Config::shared_bytes);
   if (refused != cudaSuccess) return refused;
   const int64_t tiles = batches * tiles_m * tiles_n, blocks = static_cast<int64_t>(processors) * Config::blocks_per_sm;
-  split_again_kernel<Config><<<static_cast<unsigned>(tiles < blocks ? tiles : blocks), Config::threads, Config::shared_bytes, stream>>>(
-      p, workspace, static_cast<unsigned>(tiles));
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(static_cast<unsigned>(tiles < blocks ? tiles : blocks), Config::threads, Config::shared_bytes, stream),
+                            split_again_kernel<Config, P>, p, workspace, static_cast<unsigned>(tiles));
 }
 
 // Again: tiles of the mma engine, for what W cannot split.
@@ -4146,8 +4225,7 @@ cudaError_t launch_split(const P& p, void* workspace, cudaStream_t stream) {
   if (refused != cudaSuccess) return refused;
   const int64_t kinds = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS);
   const int64_t blocks = processors >= kinds ? processors / kinds * kinds : kinds;
-  split_kernel<W><<<static_cast<unsigned>(blocks), W::threads, S::shared_bytes, stream>>>(p, workspace);
-  refused = cudaGetLastError();
+  refused = cudaLaunchKernelEx(After(static_cast<unsigned>(blocks), W::threads, S::shared_bytes, stream), split_kernel<W, P>, p, workspace);
   return refused == cudaSuccess ? launch_split_again<Again>(p, workspace, processors, stream) : refused;
 }
 #endif
@@ -4394,8 +4472,9 @@ struct Wgmma<152, Operands::Native> {
 using namespace crucible;
 
 inline void check(cudaError_t error, const char* kernel) {
-  if (error != cudaSuccess)
-    throw std::runtime_error(std::string(kernel) + ": " + cudaGetErrorString(error));
+  if (error == cudaSuccess) return;
+  cudaGetLastError();  // whoever launches next is not to find it
+  throw std::runtime_error(std::string(kernel) + ": " + cudaGetErrorString(error));
 }
 
 // convolution, var_mean
@@ -4492,7 +4571,7 @@ struct contract_1 {
   }
   __device__ __forceinline__ void sink(Index z, Index m, Index tile_n, accum count, accum mean,
                                        accum m2) const {
-    const Index at = convolution_sum_boxes * m + convolution_sum_boxes * z * 128 + tile_n;
+    const Index at = convolution_sum_boxes * m * s77 + convolution_sum_boxes * z + tile_n;
     p_var_mean_tile_count[at] = count;
     p_var_mean_tile_mean[at] = mean;
     p_var_mean_tile_m2[at] = m2;
@@ -4526,7 +4605,7 @@ int64_t bytes_contract_1(int64_t convolution_sum_boxes, int64_t s0, int64_t s53,
   return ready_bytes<Ready<3, 2, 3, 1, Operands::Native>>(stage);
   #else
   static_cast<void>(stage);
-  return 1639424;
+  return 1639936;
   #endif
 }
 
@@ -4551,56 +4630,52 @@ struct rows_1 {
   template <class L>
   __device__ __forceinline__ void operator()(const L& lanes, Index row) const {
     Acc0 a0;
-    const Stretch run1 = stretch(0, convolution_sum_boxes * s77, convolution_sum_boxes % VECTOR == 0 && alike(&p_var_mean_tile_count[convolution_sum_boxes * row], &p_var_mean_tile_mean[convolution_sum_boxes * row], &p_var_mean_tile_m2[convolution_sum_boxes * row]) == 0 ? 0 : -1);
-    for (Index k = lanes.first(); k < run1.vectors; k += lanes.step() * IN_FLIGHT) {
-      Vector<accum> x2[IN_FLIGHT];
+    const accum* const at1 = &p_var_mean_tile_count[convolution_sum_boxes * row * s77];
+    const accum* const at2 = &p_var_mean_tile_mean[convolution_sum_boxes * row * s77];
+    const accum* const at3 = &p_var_mean_tile_m2[convolution_sum_boxes * row * s77];
+    const Stretch run4 = stretch(0, convolution_sum_boxes * s77, alike(at1, at2, at3));
+    for (Index k = lanes.first(); k < run4.vectors; k += lanes.step() * IN_FLIGHT) {
       Vector<accum> x5[IN_FLIGHT];
       Vector<accum> x6[IN_FLIGHT];
+      Vector<accum> x7[IN_FLIGHT];
       #pragma unroll
       for (int d = 0; d < IN_FLIGHT; ++d) {
         const Index kk = k + d * lanes.step();
-        if (kk < run1.vectors) {
-          const Index j = run1.begin + kk * VECTOR;
-          const Index q3 = j / convolution_sum_boxes;
-          const Index e4 = j % convolution_sum_boxes;
-          x2[d] = read_vector<true>(&p_var_mean_tile_count[q3 * convolution_sum_boxes * 128 + convolution_sum_boxes * row + e4]);
-          x5[d] = read_vector<true>(&p_var_mean_tile_mean[q3 * convolution_sum_boxes * 128 + convolution_sum_boxes * row + e4]);
-          x6[d] = read_vector<true>(&p_var_mean_tile_m2[q3 * convolution_sum_boxes * 128 + convolution_sum_boxes * row + e4]);
+        if (kk < run4.vectors) {
+          const Index j = run4.begin + kk * VECTOR;
+          x5[d] = read_vector<true>(at1 + j);
+          x6[d] = read_vector<true>(at2 + j);
+          x7[d] = read_vector<true>(at3 + j);
         }
       }
       #pragma unroll
       for (int d = 0; d < IN_FLIGHT; ++d) {
         const Index kk = k + d * lanes.step();
-        if (kk >= run1.vectors) break;
+        if (kk >= run4.vectors) break;
         #pragma unroll
         for (int u = 0; u < VECTOR; ++u) {
-          a0.r0.step(x2[d][u], x5[d][u], x6[d][u]);
+          a0.r0.step(x5[d][u], x6[d][u], x7[d][u]);
         }
       }
     }
     #pragma unroll 4
-    for (int64_t k = lanes.first(); k < run1.singles(); k += lanes.step()) {
-      const Index j = run1.single(k);
-      const Index q7 = j / convolution_sum_boxes;
-      const Index e8 = j % convolution_sum_boxes;
-      const accum v9 = read(p_var_mean_tile_count[q7 * convolution_sum_boxes * 128 + convolution_sum_boxes * row + e8]);
-      const accum v10 = read(p_var_mean_tile_mean[q7 * convolution_sum_boxes * 128 + convolution_sum_boxes * row + e8]);
-      const accum v11 = read(p_var_mean_tile_m2[q7 * convolution_sum_boxes * 128 + convolution_sum_boxes * row + e8]);
-      a0.r0.step(v9, v10, v11);
+    for (int64_t k = lanes.first(); k < run4.singles(); k += lanes.step()) {
+      const Index j = run4.single(k);
+      a0.r0.step(read(at1[j]), read(at2[j]), read(at3[j]));
     }
     lanes.join(a0);
     const accum var_mean_0 = a0.r0.get_mean();
     const accum var_mean_1 = a0.r0.get_m2();
     if (lanes.leads()) {
-      const int64_t v12 = int64_t(s0 * s53 * s77 + s0 * s77 * 2 + s53 * s77 * 2 + s77 * 4);
-      const bool v13 = v12 > int64_t(0);
-      const accum v14 = to_accum(read(p_batch_norm_running_var[row]));
-      const accum v15 = accum((double(s0 * s53 * s77 + s0 * s77 * 2 + s53 * s77 * 2 + s77 * 4) / double(s0 * s53 * s77 + s0 * s77 * 2 + s53 * s77 * 2 + s77 * 4 - 1)));
-      const accum v16 = (v14 * accum(0.9)) + (((var_mean_1 / accum(v12)) * v15) * accum(0.1));
-      p_where_1[row] = to_scalar(v13 ? v16 : v14);
-      const accum v17 = to_accum(read(p_batch_norm_running_mean[row]));
-      const accum v18 = v13 ? ((v17 * accum(0.9)) + (var_mean_0 * accum(0.1))) : v17;
-      p_where[row] = to_scalar(v18);
+      const int64_t v8 = int64_t(s0 * s53 * s77 + s0 * s77 * 2 + s53 * s77 * 2 + s77 * 4);
+      const bool v9 = v8 > int64_t(0);
+      const accum v10 = to_accum(read(p_batch_norm_running_var[row]));
+      const accum v11 = accum((double(s0 * s53 * s77 + s0 * s77 * 2 + s53 * s77 * 2 + s77 * 4) / double(s0 * s53 * s77 + s0 * s77 * 2 + s53 * s77 * 2 + s77 * 4 - 1)));
+      const accum v12 = (v10 * accum(0.9)) + (((var_mean_1 / accum(v8)) * v11) * accum(0.1));
+      p_where_1[row] = to_scalar(v9 ? v12 : v10);
+      const accum v13 = to_accum(read(p_batch_norm_running_mean[row]));
+      const accum v14 = v9 ? ((v13 * accum(0.9)) + (var_mean_0 * accum(0.1))) : v13;
+      p_where[row] = to_scalar(v14);
       p_var_mean_0_kept[row] = var_mean_0;
       p_var_mean_1_kept[row] = var_mean_1;
     }
@@ -4893,7 +4968,7 @@ struct contract_2 {
   }
   __device__ __forceinline__ void sink(Index z, Index m, Index tile_n, accum count, accum mean,
                                        accum m2) const {
-    const Index at = convolution_sum_boxes * m + convolution_sum_boxes * z * 128 + tile_n;
+    const Index at = convolution_sum_boxes * m * s77 + convolution_sum_boxes * z + tile_n;
     p_var_mean_tile_count[at] = count;
     p_var_mean_tile_mean[at] = mean;
     p_var_mean_tile_m2[at] = m2;
@@ -4939,7 +5014,7 @@ int64_t bytes_contract_2(int64_t convolution_sum_boxes, int64_t s0, int64_t s53,
   return ready_bytes<Ready<3, 2, 3, 1, Operands::Native>>(stage);
   #else
   static_cast<void>(stage);
-  return 1639424;
+  return 1639936;
   #endif
 }
 
@@ -4964,30 +5039,54 @@ struct rows_3 {
   template <class L>
   __device__ __forceinline__ void operator()(const L& lanes, Index row) const {
     Acc0 a0;
+    const accum* const at1 = &p_var_mean_tile_count[convolution_sum_boxes * row * s77];
+    const accum* const at2 = &p_var_mean_tile_mean[convolution_sum_boxes * row * s77];
+    const accum* const at3 = &p_var_mean_tile_m2[convolution_sum_boxes * row * s77];
+    const Stretch run4 = stretch(0, convolution_sum_boxes * s77, alike(at1, at2, at3));
+    for (Index k = lanes.first(); k < run4.vectors; k += lanes.step() * IN_FLIGHT) {
+      Vector<accum> x5[IN_FLIGHT];
+      Vector<accum> x6[IN_FLIGHT];
+      Vector<accum> x7[IN_FLIGHT];
+      #pragma unroll
+      for (int d = 0; d < IN_FLIGHT; ++d) {
+        const Index kk = k + d * lanes.step();
+        if (kk < run4.vectors) {
+          const Index j = run4.begin + kk * VECTOR;
+          x5[d] = read_vector<true>(at1 + j);
+          x6[d] = read_vector<true>(at2 + j);
+          x7[d] = read_vector<true>(at3 + j);
+        }
+      }
+      #pragma unroll
+      for (int d = 0; d < IN_FLIGHT; ++d) {
+        const Index kk = k + d * lanes.step();
+        if (kk >= run4.vectors) break;
+        #pragma unroll
+        for (int u = 0; u < VECTOR; ++u) {
+          a0.r0.step(x5[d][u], x6[d][u], x7[d][u]);
+        }
+      }
+    }
     #pragma unroll 4
-    for (int64_t jj = lanes.first(); jj < convolution_sum_boxes * s77; jj += lanes.step()) {
-      const Index j = static_cast<Index>(jj);
-      const Index q1 = j / convolution_sum_boxes;
-      const Index e2 = j % convolution_sum_boxes;
-      const accum v3 = read(p_var_mean_tile_count[q1 * convolution_sum_boxes * 128 + convolution_sum_boxes * row + e2]);
-      const accum v4 = read(p_var_mean_tile_mean[q1 * convolution_sum_boxes * 128 + convolution_sum_boxes * row + e2]);
-      const accum v5 = read(p_var_mean_tile_m2[q1 * convolution_sum_boxes * 128 + convolution_sum_boxes * row + e2]);
-      a0.r0.step(v3, v4, v5);
+    for (int64_t k = lanes.first(); k < run4.singles(); k += lanes.step()) {
+      const Index j = run4.single(k);
+      a0.r0.step(read(at1[j]), read(at2[j]), read(at3[j]));
     }
     lanes.join(a0);
     const accum var_mean_0 = a0.r0.get_mean();
     const accum var_mean_1 = a0.r0.get_m2();
     if (lanes.leads()) {
-      const int64_t v6 = int64_t(s0 * s53 * s77 + s0 * s77 * 2 + s53 * s77 * 2 + s77 * 4);
-      const bool v7 = v6 > int64_t(0);
-      const accum v8 = to_accum(read(p_batch_norm_running_var[row]));
-      const accum v9 = var_mean_1 / accum(v6);
-      const accum v10 = accum((double(s0 * s53 * s77 + s0 * s77 * 2 + s53 * s77 * 2 + s77 * 4) / double(s0 * s53 * s77 + s0 * s77 * 2 + s53 * s77 * 2 + s77 * 4 - 1)));
-      p_where_1[row] = to_scalar(v7 ? ((v8 * accum(0.9)) + ((v9 * v10) * accum(0.1))) : v8);
-      const accum v11 = to_accum(read(p_batch_norm_running_mean[row]));
-      const accum v12 = v7 ? ((v11 * accum(0.9)) + (var_mean_0 * accum(0.1))) : v11;
-      p_where[row] = to_scalar(v12);
-      p_rsqrt[row] = f_rsqrt((v9 + accum(1e-05)));
+      const int64_t v8 = int64_t(s0 * s53 * s77 + s0 * s77 * 2 + s53 * s77 * 2 + s77 * 4);
+      const bool v9 = v8 > int64_t(0);
+      const accum v10 = to_accum(read(p_batch_norm_running_var[row]));
+      const accum v11 = var_mean_1 / accum(v8);
+      const accum v12 = accum((double(s0 * s53 * s77 + s0 * s77 * 2 + s53 * s77 * 2 + s77 * 4) / double(s0 * s53 * s77 + s0 * s77 * 2 + s53 * s77 * 2 + s77 * 4 - 1)));
+      const accum v13 = v9 ? ((v10 * accum(0.9)) + ((v11 * v12) * accum(0.1))) : v10;
+      p_where_1[row] = to_scalar(v13);
+      const accum v14 = to_accum(read(p_batch_norm_running_mean[row]));
+      const accum v15 = v9 ? ((v14 * accum(0.9)) + (var_mean_0 * accum(0.1))) : v14;
+      p_where[row] = to_scalar(v15);
+      p_rsqrt[row] = f_rsqrt((v11 + accum(1e-05)));
       p_var_mean_0_kept[row] = var_mean_0;
     }
   }
@@ -5228,7 +5327,7 @@ int64_t bytes_contract_3(int64_t s0, int64_t s53, int64_t s77) {
   return ready_bytes<Ready<3, 2, 3, 1, Operands::Native>>(stage);
   #else
   static_cast<void>(stage);
-  return 1639424;
+  return 1639936;
   #endif
 }
 
@@ -5530,7 +5629,7 @@ int64_t bytes_contract_4(int64_t s0, int64_t s53, int64_t s77) {
   return ready_bytes<Ready<3, 2, 3, 1, Operands::Native>>(stage);
   #else
   static_cast<void>(stage);
-  return 1639424;
+  return 1639936;
   #endif
 }
 
@@ -5729,6 +5828,41 @@ using Index = int64_t;
 using Index = int32_t;
 #endif
 
+// Kernels follow each other closely: on Hopper one is set up while the one before it on the stream ends. So each begins with
+// follow(), which waits until all of that is done and seen, and is launched by
+//   cudaLaunchKernelEx(After(blocks, threads, shared bytes, stream), kernel, arguments...)
+__device__ __forceinline__ void follow() {
+#if CRUCIBLE_HOPPER
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+#ifndef __CUDACC_RTC__
+struct After {
+  cudaLaunchConfig_t config{};
+  cudaLaunchAttribute attributes[2]{};
+  // Blocks in clusters of so many, which a simulator does not have.
+  After(dim3 blocks, unsigned threads, size_t shared, cudaStream_t stream, unsigned cluster = 1) {
+    config.gridDim = blocks;
+    config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = shared;
+    config.stream = stream;
+#if CRUCIBLE_HOPPER && CUDART_VERSION >= 12030  // with which such launches can be captured in graphs
+    attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+#endif
+    if (cluster > 1) {
+      attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
+      attributes[config.numAttrs++].val.clusterDim = {cluster, 1, 1};
+    }
+  }
+  operator const cudaLaunchConfig_t*() {
+    config.attrs = attributes;
+    return &config;
+  }
+};
+#endif
+
 // An element of a tensor that this kernel only reads: such loads need not wait for stores before them.
 template <class T>
 __device__ __forceinline__ T read(const T& x) { return __ldg(&x); }
@@ -5918,6 +6052,7 @@ struct MapThreads {
 
 template <class M>
 __global__ void __launch_bounds__(MAP_THREADS) map_kernel(const M m) {
+  follow();
   const MapThreads threads;
   if constexpr (M::in_vectors) {
     m.walk(threads, m.places());
@@ -5937,8 +6072,7 @@ cudaError_t launch_map(const M& m, cudaStream_t stream) {
     wanted = vectors > singles ? vectors : singles;
   }
   const int64_t blocks = (wanted + MAP_THREADS - 1) / MAP_THREADS, most = 1 << 20;
-  map_kernel<<<static_cast<unsigned>(blocks < most ? blocks : most), MAP_THREADS, 0, stream>>>(m);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(static_cast<unsigned>(blocks < most ? blocks : most), MAP_THREADS, 0, stream), map_kernel<M>, m);
 }
 
 }  // namespace crucible
@@ -5979,16 +6113,26 @@ namespace crucible {
 
 constexpr int ROW_THREADS = 256, SLICE_VECTORS = CRUCIBLE_SLICE_VECTORS, GRID_MOST = 65535;
 
-template <class Acc>
-__device__ __forceinline__ Acc from_lane(const Acc& a, int mask) {
+// What another lane has: the one `by` further on, or, where LANE, that lane.
+template <bool LANE = false, class Acc>
+__device__ __forceinline__ Acc from_lane(const Acc& a, int by) {
   static_assert(sizeof(Acc) % 4 == 0, "partial results are whole words");
   uint32_t words[sizeof(Acc) / 4];
   memcpy(words, &a, sizeof(Acc));
 #pragma unroll
-  for (int i = 0; i < static_cast<int>(sizeof(Acc) / 4); ++i) words[i] = __shfl_xor_sync(0xffffffffu, words[i], mask);
+  for (int i = 0; i < static_cast<int>(sizeof(Acc) / 4); ++i)
+    words[i] = LANE ? __shfl_sync(0xffffffffu, words[i], by) : __shfl_down_sync(0xffffffffu, words[i], by);
   Acc b;
   memcpy(&b, words, sizeof(Acc));
   return b;
+}
+
+// The first COUNT lanes' results, joined, to all lanes. What the others join on the way nobody wants.
+template <int COUNT, class Acc>
+__device__ __forceinline__ Acc join_lanes(Acc a) {
+#pragma unroll
+  for (int by = COUNT / 2; by > 0; by /= 2) a.join(from_lane(a, by));
+  return from_lane<true>(a, 0);
 }
 
 // What an earlier kernel left, whole.
@@ -6016,29 +6160,15 @@ struct Lanes {
 
   template <class Acc>
   __device__ __forceinline__ void join(Acc& a) const {
-    if constexpr (N > 1) {
-#pragma unroll
-      for (int mask = 16; mask > 0; mask /= 2) {
-        // Both partners join in the same order, so that all threads end with the very same bits.
-        const Acc other = from_lane(a, mask);
-        if (threadIdx.x & mask) {
-          Acc left = other;
-          left.join(a);
-          a = left;
-        } else {
-          a.join(other);
-        }
-      }
-    }
+    if constexpr (N > 1) a = join_lanes<32>(a);
     if constexpr (N > 32) {
-      __shared__ __align__(16) unsigned char slots[ROW_THREADS / 32 * sizeof(Acc)];
+      constexpr int WARPS = ROW_THREADS / 32;
+      __shared__ __align__(16) unsigned char slots[WARPS * sizeof(Acc)];
       Acc* const slot = reinterpret_cast<Acc*>(slots);
       __syncthreads();  // the last join's readers are done
       if (threadIdx.x % 32 == 0) slot[threadIdx.x / 32] = a;
       __syncthreads();
-      a = slot[0];
-#pragma unroll
-      for (int w = 1; w < ROW_THREADS / 32; ++w) a.join(slot[w]);
+      a = join_lanes<WARPS>(slot[threadIdx.x % WARPS]);
     }
   }
 };
@@ -6057,12 +6187,14 @@ __host__ __device__ inline int64_t row_share(int64_t length, int parts) {
 
 template <int N, class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_kernel(const R r) {
+  follow();
   const int64_t row = row_of_thread<N>();
   if (row < r.rows()) r(Lanes<N>(), static_cast<Index>(row));
 }
 
 template <int N, class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_keeping_kernel(const R r) {
+  follow();
   extern __shared__ __align__(16) unsigned char row_kept[];
   const int64_t after = row_of_thread<N>(), row = CRUCIBLE_LAST_FIRST ? r.rows() - 1 - after : after;
   accum* const kept = reinterpret_cast<accum*>(row_kept) + threadIdx.x / N * r.kept();
@@ -6071,6 +6203,7 @@ __global__ void __launch_bounds__(ROW_THREADS) row_keeping_kernel(const R r) {
 
 template <int N, class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_found_kernel(const R r, typename R::Found* found) {
+  follow();
   const int64_t row = row_of_thread<N>();
   if (row >= r.rows()) return;
   const Lanes<N> lanes;
@@ -6082,6 +6215,7 @@ __global__ void __launch_bounds__(ROW_THREADS) row_found_kernel(const R r, typen
 // elements are asked for.
 template <class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_slices_kernel(const R r, const typename R::Found* found, Index share) {
+  follow();
   const int64_t count = static_cast<int64_t>(r.rows()) * r.repeats(), after = blockIdx.z * int64_t(GRID_MOST) + blockIdx.y;
   if (after >= count) return;
   const Index place = static_cast<Index>(CRUCIBLE_LAST_FIRST ? count - 1 - after : after), row = place / r.repeats();
@@ -6093,6 +6227,7 @@ __global__ void __launch_bounds__(ROW_THREADS) row_slices_kernel(const R r, cons
 
 template <int N, class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_parts_kernel(const R r, typename R::Acc* parts, int splits) {
+  follow();
   const int64_t row = row_of_thread<N>(), length = r.length(), each = row_share(length, splits);
   if (row >= r.rows()) return;
   const int64_t from = each * blockIdx.y, to = from + each < length ? from + each : length;
@@ -6105,6 +6240,7 @@ __global__ void __launch_bounds__(ROW_THREADS) row_parts_kernel(const R r, typen
 
 template <class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_whole_kernel(const R r, const typename R::Acc* parts, int splits) {
+  follow();
   const int64_t row = row_of_thread<32>();
   if (row >= r.rows()) return;
   typename R::Acc a;
@@ -6122,8 +6258,7 @@ template <int N, class R>
 cudaError_t launch_rows(const R& r, cudaStream_t stream) {
   const int64_t rows = r.rows();
   if (rows <= 0) return cudaSuccess;
-  row_kernel<N><<<row_blocks(rows, N), ROW_THREADS, 0, stream>>>(r);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(row_blocks(rows, N), ROW_THREADS, 0, stream), row_kernel<N, R>, r);
 }
 
 // Rows that fit in shared memory keep what their first walk computes.
@@ -6131,8 +6266,7 @@ template <int N, class R>
 cudaError_t launch_keeping_rows(const R& r, cudaStream_t stream) {
   const int64_t rows = r.rows(), bytes = r.kept() * (ROW_THREADS / N) * static_cast<int64_t>(sizeof(accum));
   if (rows <= 0 || bytes > 48 * 1024) return launch_rows<N>(r, stream);
-  row_keeping_kernel<N><<<row_blocks(rows, N), ROW_THREADS, static_cast<size_t>(bytes), stream>>>(r);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(row_blocks(rows, N), ROW_THREADS, static_cast<size_t>(bytes), stream), row_keeping_kernel<N, R>, r);
 }
 
 // `found` has room for a Found for each row.
@@ -6142,15 +6276,14 @@ cudaError_t launch_sliced_rows(const R& r, void* found, cudaStream_t stream) {
   const int64_t rows = r.rows(), length = r.length(), slices = (length + SLICE - 1) / SLICE;
   if (rows <= 0) return cudaSuccess;
   auto* const results = static_cast<typename R::Found*>(found);
-  row_found_kernel<N><<<row_blocks(rows, N), ROW_THREADS, 0, stream>>>(r, results);
-  const cudaError_t error = cudaGetLastError();
+  const cudaError_t error = cudaLaunchKernelEx(After(row_blocks(rows, N), ROW_THREADS, 0, stream), row_found_kernel<N, R>, r, results);
   if (error != cudaSuccess) return error;
   const int64_t places = rows * r.repeats();
   if (places <= 0 || slices <= 0) return cudaSuccess;
   const dim3 grid(static_cast<unsigned>(slices), static_cast<unsigned>(places < GRID_MOST ? places : GRID_MOST),
                   static_cast<unsigned>((places + GRID_MOST - 1) / GRID_MOST));
-  row_slices_kernel<<<grid, ROW_THREADS, 0, stream>>>(r, results, static_cast<Index>(row_share(length, static_cast<int>(slices))));
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(grid, ROW_THREADS, 0, stream),
+                            row_slices_kernel<R>, r, results, static_cast<Index>(row_share(length, static_cast<int>(slices))));
 }
 
 // `parts` has room for rows * splits partial results.
@@ -6159,11 +6292,10 @@ cudaError_t launch_split_rows(const R& r, void* parts, int splits, cudaStream_t 
   const int64_t rows = r.rows();
   if (rows <= 0) return cudaSuccess;
   auto* const acc = static_cast<typename R::Acc*>(parts);
-  row_parts_kernel<N><<<dim3(row_blocks(rows, N), splits), ROW_THREADS, 0, stream>>>(r, acc, splits);
-  const cudaError_t error = cudaGetLastError();
+  const cudaError_t error = cudaLaunchKernelEx(After(dim3(row_blocks(rows, N), splits), ROW_THREADS, 0, stream),
+                                               row_parts_kernel<N, R>, r, acc, splits);
   if (error != cudaSuccess) return error;
-  row_whole_kernel<<<row_blocks(rows, 32), ROW_THREADS, 0, stream>>>(r, acc, splits);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(row_blocks(rows, 32), ROW_THREADS, 0, stream), row_whole_kernel<R>, r, acc, splits);
 }
 
 }  // namespace crucible
@@ -7326,6 +7458,7 @@ __device__ __forceinline__ void contract_tile(const P& p, unsigned block, int sp
 template <class Config, class P>
 __global__ void __launch_bounds__(Config::threads, Config::blocks_per_sm)
     contract_kernel(const __grid_constant__ P p, int splits) {
+  follow();
   extern __shared__ __align__(16) unsigned char contract_shared[];
   contract_tile<Config>(p, blockIdx.x, static_cast<int>(blockIdx.y), splits, contract_shared);
 }
@@ -7362,8 +7495,7 @@ cudaError_t launch_contract(const P& p, int splits, cudaStream_t stream) {
   const cudaError_t refused = allow_shared(contract_kernel<Config, P>, Config::shared_bytes);
   if (refused != cudaSuccess) return refused;
   const dim3 grid(static_cast<unsigned>(batches * tiles_m * tiles_n), static_cast<unsigned>(splits));
-  contract_kernel<Config, P><<<grid, Config::threads, Config::shared_bytes, stream>>>(p, splits);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(grid, Config::threads, Config::shared_bytes, stream), contract_kernel<Config, P>, p, splits);
 }
 #endif
 
@@ -7450,6 +7582,7 @@ __host__ __device__ int64_t packed_words(const P& p) {
 
 template <class W, class P>
 __global__ void __launch_bounds__(256) pack_kernel(const __grid_constant__ P p, unsigned* __restrict__ packed) {
+  follow();
 #if CRUCIBLE_HAS_MMA
   using S = WindowSizes<W, P>;
   const int64_t count = packed_words<W>(p);
@@ -7659,19 +7792,18 @@ struct WindowBlock {
 #endif
 };
 
-template <class W, class P>
-__global__ void __launch_bounds__(W::threads, 2)
-    window_kernel(const __grid_constant__ P p, const unsigned* __restrict__ packed) {
-  extern __shared__ __align__(16) unsigned char window_shared[];
 #if CRUCIBLE_HAS_MMA
+// A block's tile: rows first, then boxes, then batches.
+template <class W, class P>
+__device__ __forceinline__ void window_tile(const P& p, const unsigned* __restrict__ packed, unsigned number, unsigned char* shared) {
   using S = WindowSizes<W, P>;
   const Index tiles = (p.rows() + W::BM - 1) / W::BM, boxes = box_count(p);
-  const Index tile_m = static_cast<Index>(blockIdx.x % unsigned(tiles)), rest = static_cast<Index>(blockIdx.x / unsigned(tiles));
+  const Index tile_m = static_cast<Index>(number % unsigned(tiles)), rest = static_cast<Index>(number / unsigned(tiles));
   const Index box = rest % boxes, z = rest / boxes;
   const BoxPlace<P> place(p, box);
 
   const int64_t step_count = window_chunks(p.channels(), W::CHANNELS) * int64_t(S::STEPS);
-  WindowBlock<W, P> block{p, window_shared, packed + (z % p.groups() * tiles + tile_m) * step_count * W::STEP_WORDS,
+  WindowBlock<W, P> block{p, shared, packed + (z % p.groups() * tiles + tile_m) * step_count * W::STEP_WORDS,
                           p.channels(), 0, S::A_WORDS * 4, 2 * S::A_WORDS * 4, (2 * S::A_WORDS + S::B_WORDS) * 4,
                           (2 * S::A_WORDS + 2 * S::B_WORDS) * 4, Taps<P>(p, z % p.groups())};
 #pragma unroll
@@ -7691,7 +7823,7 @@ __global__ void __launch_bounds__(W::threads, 2)
     block.template multiply<false>(sums);
 
   const BoxColumns<P, W::BN> columns(p, place, box);
-  accum* staged = reinterpret_cast<accum*>(window_shared);
+  accum* staged = reinterpret_cast<accum*>(shared);
 #pragma unroll 1
   for (int pass = 0; pass < W::passes; ++pass) {
     __syncthreads();
@@ -7703,6 +7835,16 @@ __global__ void __launch_bounds__(W::threads, 2)
       if (m < p.rows()) finish_row<W>(p, z, m, columns, 0, staged + r * W::pass_stride);
     }
   }
+}
+#endif
+
+template <class W, class P>
+__global__ void __launch_bounds__(W::threads, 2)
+    window_kernel(const __grid_constant__ P p, const unsigned* __restrict__ packed) {
+  follow();
+  extern __shared__ __align__(16) unsigned char window_shared[];
+#if CRUCIBLE_HAS_MMA
+  window_tile<W>(p, packed, blockIdx.x, window_shared);
 #endif
 }
 
@@ -7715,13 +7857,12 @@ cudaError_t launch_window(const P& p, unsigned* packed, cudaStream_t stream) {
   if (blocks == 0) return cudaSuccess;
   if (blocks > 0x7fffffff) return cudaErrorInvalidValue;
   const int64_t packers = (words + 1023) / 1024;
-  pack_kernel<W><<<static_cast<unsigned>(packers < 4096 ? packers : 4096), 256, 0, stream>>>(p, packed);
-  cudaError_t refused = cudaGetLastError();
+  cudaError_t refused = cudaLaunchKernelEx(After(static_cast<unsigned>(packers < 4096 ? packers : 4096), 256, 0, stream),
+                                           pack_kernel<W, P>, p, packed);
   if (refused != cudaSuccess) return refused;
   refused = allow_shared(window_kernel<W, P>, S::shared_bytes);
   if (refused != cudaSuccess) return refused;
-  window_kernel<W><<<static_cast<unsigned>(blocks), W::threads, S::shared_bytes, stream>>>(p, packed);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(static_cast<unsigned>(blocks), W::threads, S::shared_bytes, stream), window_kernel<W, P>, p, packed);
 }
 #endif
 
@@ -7903,6 +8044,7 @@ struct GradientBlock {
 template <class G, class P>
 __global__ void __launch_bounds__(G::threads, G::threads > 128 ? 1 : 2)
     gradient_kernel(const __grid_constant__ P p, int splits) {
+  follow();
   extern __shared__ __align__(16) unsigned char gradient_shared[];
 #if CRUCIBLE_HAS_MMA
   using S = GradientSizes<G, P>;
@@ -8027,8 +8169,7 @@ cudaError_t launch_gradient(const P& p, int splits, cudaStream_t stream) {
   const cudaError_t refused = allow_shared(gradient_kernel<G, P>, S::shared_bytes);
   if (refused != cudaSuccess) return refused;
   const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(splits / G::WARPS_K));
-  gradient_kernel<G><<<grid, G::threads, S::shared_bytes, stream>>>(p, splits / G::WARPS_K);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(grid, G::threads, S::shared_bytes, stream), gradient_kernel<G, P>, p, splits / G::WARPS_K);
 }
 #endif
 
@@ -8544,35 +8685,41 @@ struct Warpgroups {
 };
 
 // What the launches hand to each other: a flag, the largest number in a sample of the input and in each channel of it, an
-// exponent for each row of weights, and the weights for each kind.
+// exponent for each row of weights and whether half cannot hold it, and the weights for each kind.
 struct Packed {
-  int* again;
+  int* again;    // raised by whoever finds what half cannot hold, packers excepted: it may not have been lowered yet
   int* largest;  // floats that are not negative, as integers
   int* channels;
   int* rows;
+  int* spoilt;
   unsigned char* half;
   unsigned char* tf32;
+  int64_t count;  // of rows
 
-  // Bytes that begin as zeros.
+  // Channels that are told apart: of more, those so far apart are one.
   template <class P>
-  static __host__ __device__ constexpr int64_t zeros() { return 256 + (P::CHANNELS + 63) / 64 * 256; }
+  static __host__ __device__ constexpr int apart() { return P::CHANNELS < 4096 ? static_cast<int>(P::CHANNELS) : 4096; }
+  template <class P>
+  static __host__ __device__ constexpr int64_t head() { return 256 + (apart<P>() + 63) / 64 * 256; }
 
   template <class P>
   __host__ __device__ Packed(const P& p, void* at) {
     const int64_t tiles = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS), taps = P::Kernel::product;
     unsigned char* const bytes = static_cast<unsigned char*>(at);
+    count = tiles * PAIR_ROWS;
     again = reinterpret_cast<int*>(bytes);
     largest = again + 1;
     channels = again + 64;
-    rows = reinterpret_cast<int*>(bytes + zeros<P>());
-    half = bytes + zeros<P>() + tiles * PAIR_ROWS * 4;
+    rows = reinterpret_cast<int*>(bytes + head<P>());
+    spoilt = rows + count;
+    half = bytes + head<P>() + count * 8;
     tf32 = half + tiles * taps * ((P::CHANNELS + 15) / 16) * TAP_BYTES;
   }
   // Bytes of all this.
   template <class P>
   static __host__ __device__ int64_t bytes(const P& p) {
     const int64_t tiles = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS), taps = P::Kernel::product;
-    return zeros<P>() + tiles * (PAIR_ROWS * 4 + taps * ((P::CHANNELS + 15) / 16 + (P::CHANNELS + 7) / 8) * TAP_BYTES);
+    return head<P>() + tiles * (PAIR_ROWS * 8 + taps * ((P::CHANNELS + 15) / 16 + (P::CHANNELS + 7) / 8) * TAP_BYTES);
   }
   __device__ __forceinline__ int input() const;        // exponent of its scale
   __device__ __forceinline__ int split_input() const;  // and in kind Split
@@ -8583,7 +8730,7 @@ struct Packed {
 };
 
 constexpr float HALF_LIMIT = 65504.0f, HALF_SMALL = 0x1p-12f;
-constexpr int SAMPLERS = 8, SAMPLES = 4;  // blocks, and numbers that each thread of them looks at
+constexpr int PACKERS = 1024, SAMPLES = 4;  // threads of a block, and numbers of the input that each of one block looks at
 constexpr int HALF_PEAK = 9;  // scaled, the largest number lies between 2^9 and 2^10
 
 // The exponent of a scale that brings `largest` there; a power of two that is a float itself.
@@ -8614,101 +8761,128 @@ __device__ __forceinline__ int Packed::split_input() const {
 }
 
 __device__ __forceinline__ float block_max(float x) {
-  __shared__ float parts[8];
-  __syncthreads();
+  __shared__ float parts[PACKERS / 32];
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
   if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = x;
   __syncthreads();
-  x = parts[0];
-  for (int w = 1; w < 8; ++w) x = fmaxf(x, parts[w]);
+  x = parts[threadIdx.x % 32];
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
   return x;
 }
 
-// A block of 256 threads for each row of weights, and SAMPLERS more that look at the input.
+// One block: lowers the flag, and notes the largest numbers of a sample of the input.
+template <class P>
+__device__ __forceinline__ void sample_input(const P& p, const Packed& packed, int* peaks) {
+  float largest = 0;
+#pragma unroll
+  for (int k = 0; k < SAMPLES; ++k) {
+    // Numbers that look random spread the sample over everything.
+    const int i = static_cast<int>(threadIdx.x) + k * PACKERS;
+    const auto pick = [&](unsigned salt, Index extent) {
+      unsigned h = (unsigned(i) * 8u + salt) * 2654435761u;
+      h ^= h >> 15;
+      h *= 2246822519u;
+      h ^= h >> 13;
+      return static_cast<Index>(h % static_cast<unsigned>(extent));
+    };
+    Index at[4];
+#pragma unroll
+    for (int d = 0; d < 4; ++d)
+      at[d] = pick(d, p.extent(d)) * P::Stride::at(d) + P::Shift::at(d) + (P::Kernel::at(d) - 1) * P::Dilation::at(d) / 2;
+    const typename P::BAt place = p.b_at(pick(4, p.batches()), at[0], at[1], at[2], at[3]);
+    const float x = fabsf(static_cast<float>(p.b_in(place, static_cast<Index>(i % P::CHANNELS))));
+    if (place.inside && x < INFINITY) {
+      largest = fmaxf(largest, x);
+      atomicMax(peaks + i % P::CHANNELS % Packed::apart<P>(), __float_as_int(x));
+    }
+  }
+  largest = block_max(largest);
+  for (int c = static_cast<int>(threadIdx.x); c < Packed::apart<P>(); c += PACKERS) packed.channels[c] = peaks[c];
+  if (threadIdx.x == 0) *packed.largest = __float_as_int(largest), *packed.again = 0;
+}
+
+// A block for each row of weights, and one more that looks at the input.
 template <class W, class P>
-__global__ void __launch_bounds__(256) pack_rows_kernel(const __grid_constant__ P p, void* workspace) {
+__global__ void __launch_bounds__(PACKERS) pack_rows_kernel(const __grid_constant__ P p, void* workspace) {
+  follow();
 #if CRUCIBLE_HAS_WGMMA
+  __shared__ int peaks[Packed::apart<P>()];  // of channels: floats that are not negative, as integers
   const Packed packed(p, workspace);
   constexpr int TAPS = P::Kernel::product;
-  const Index tiles = (p.rows() + PAIR_ROWS - 1) / PAIR_ROWS, groups = p.groups(), channels = p.channels();
-  if (blockIdx.x >= unsigned(tiles * groups * PAIR_ROWS)) {
-    if constexpr (W::kind == Operands::Half || W::kind == Operands::Split) {
-      const int first = static_cast<int>((blockIdx.x - unsigned(tiles * groups * PAIR_ROWS)) * 256 + threadIdx.x);
-      float largest = 0;
-#pragma unroll
-      for (int k = 0; k < SAMPLES; ++k) {
-        // Numbers that look random spread the sample over everything.
-        const int i = first + k * SAMPLERS * 256;
-        const auto pick = [&](unsigned salt, Index extent) {
-          unsigned h = (unsigned(i) * 8u + salt) * 2654435761u;
-          h ^= h >> 15;
-          h *= 2246822519u;
-          h ^= h >> 13;
-          return static_cast<Index>(h % static_cast<unsigned>(extent));
-        };
-        Index at[4];
-#pragma unroll
-        for (int d = 0; d < 4; ++d)
-          at[d] = pick(d, p.extent(d)) * P::Stride::at(d) + P::Shift::at(d) + (P::Kernel::at(d) - 1) * P::Dilation::at(d) / 2;
-        const typename P::BAt place = p.b_at(pick(4, p.batches()), at[0], at[1], at[2], at[3]);
-        const float x = fabsf(static_cast<float>(p.b_in(place, static_cast<Index>(i % P::CHANNELS))));
-        if (place.inside && x < INFINITY) {
-          largest = fmaxf(largest, x);
-          atomicMax(packed.channels + i % P::CHANNELS, __float_as_int(x));
-        }
-      }
-      largest = block_max(largest);
-      if (threadIdx.x == 0) atomicMax(packed.largest, __float_as_int(largest));
-    }
+  constexpr bool scaled_rows = W::kind == Operands::Half || W::kind == Operands::Split;
+  const Index tiles = (p.rows() + PAIR_ROWS - 1) / PAIR_ROWS, channels = p.channels();
+  if constexpr (scaled_rows) {
+    for (int c = static_cast<int>(threadIdx.x); c < Packed::apart<P>(); c += PACKERS) peaks[c] = 0;
+    __syncthreads();
+  }
+  if (blockIdx.x >= static_cast<unsigned>(packed.count)) {
+    if constexpr (scaled_rows) sample_input(p, packed, peaks);
     return;
   }
   const Index row = static_cast<Index>(blockIdx.x), group = row / (tiles * PAIR_ROWS), m = row % (tiles * PAIR_ROWS);
   const bool there = m < p.rows();
   const auto line = p.a_row(group, there ? m : 0);
   int by = 0;
-  if constexpr (W::kind == Operands::Half || W::kind == Operands::Split) {
+  if constexpr (scaled_rows) {
     float largest = 0;
     if (there)
-      for (Index k = static_cast<Index>(threadIdx.x); k < channels * TAPS; k += 256)
+      for (Index k = static_cast<Index>(threadIdx.x); k < channels * TAPS; k += PACKERS)
         largest = fmaxf(largest, fabsf(static_cast<float>(p.a(line, k))));
     largest = block_max(largest);
     by = W::kind == Operands::Half ? half_exponent(largest) : split_exponent(largest);
   }
-  if (threadIdx.x == 0) packed.rows[row] = by;
+  bool bad = false;
   const auto put = [&](auto kind, unsigned char* to) {
     constexpr int UNIT = decltype(kind)::UNIT, CHANNELS = 2 * UNIT, PLANES = decltype(kind)::kind == Operands::Split ? 2 : 1;
-    const Index chunks = (channels + CHANNELS - 1) / CHANNELS;
-    unsigned char* const tile = to + (row / PAIR_ROWS) * int64_t(chunks) * TAPS * PLANES * TAP_BYTES;
-    bool bad = false;
-    for (Index c = static_cast<Index>(threadIdx.x); c < chunks * CHANNELS; c += 256) {
-      float largest = 0;
-      for (int t = 0; t < TAPS; ++t) {
-        const int tap = P::flipped ? TAPS - 1 - t : t;
-        const float w = there && c < channels ? static_cast<float>(p.a(line, c * TAPS + tap)) : 0.0f;
-        unsigned char* const at =
-            tile + ((c / CHANNELS * TAPS + t) * PLANES * 2 + c % CHANNELS / UNIT) * int64_t(TAP_BYTES / 2) + row % PAIR_ROWS * 16;
-        if constexpr (decltype(kind)::kind == Operands::Tf32) {
-          reinterpret_cast<unsigned*>(at)[c % UNIT] = round_tf32(w);
-        } else if constexpr (decltype(kind)::kind == Operands::Half) {
-          const float s = scaled(w, by);
-          largest = fmaxf(largest, fabsf(s));
-          reinterpret_cast<unsigned short*>(at)[c % UNIT] = static_cast<unsigned short>(pack_half(s, 0.0f));
-        } else if constexpr (decltype(kind)::kind == Operands::Split) {
-          bad |= !(fabsf(w) < SPLIT_WEIGHT);
-          split_tf32(scaled(w, by), reinterpret_cast<unsigned*>(at)[c % UNIT], reinterpret_cast<unsigned*>(at + TAP_BYTES)[c % UNIT]);
-        } else {
-          reinterpret_cast<unsigned short*>(at)[c % UNIT] = static_cast<unsigned short>(pack(w, 0.0f));
-        }
+    constexpr Index CHUNKS = (P::CHANNELS + CHANNELS - 1) / CHANNELS, ALL = CHUNKS * CHANNELS;
+    unsigned char* const tile = to + (row / PAIR_ROWS) * int64_t(CHUNKS) * TAPS * PLANES * TAP_BYTES;
+    // Neighbouring threads have neighbouring channels of a tap.
+    for (Index i = static_cast<Index>(threadIdx.x); i < ALL * TAPS; i += PACKERS) {
+      const Index c = i % ALL, t = i / ALL, tap = P::flipped ? TAPS - 1 - t : t;
+      const float w = there && c < channels ? static_cast<float>(p.a(line, c * TAPS + tap)) : 0.0f;
+      unsigned char* const at =
+          tile + ((c / CHANNELS * TAPS + t) * PLANES * 2 + c % CHANNELS / UNIT) * int64_t(TAP_BYTES / 2) + row % PAIR_ROWS * 16;
+      if constexpr (decltype(kind)::kind == Operands::Tf32) {
+        reinterpret_cast<unsigned*>(at)[c % UNIT] = round_tf32(w);
+      } else if constexpr (decltype(kind)::kind == Operands::Half) {
+        const float s = scaled(w, by);
+        if (c < channels) atomicMax(peaks + c % Packed::apart<P>(), __float_as_int(fmaxf(0.0f, fabsf(s))));
+        reinterpret_cast<unsigned short*>(at)[c % UNIT] = static_cast<unsigned short>(pack_half(s, 0.0f));
+      } else if constexpr (decltype(kind)::kind == Operands::Split) {
+        bad |= !(fabsf(w) < SPLIT_WEIGHT);
+        split_tf32(scaled(w, by), reinterpret_cast<unsigned*>(at)[c % UNIT], reinterpret_cast<unsigned*>(at + TAP_BYTES)[c % UNIT]);
+      } else {
+        reinterpret_cast<unsigned short*>(at)[c % UNIT] = static_cast<unsigned short>(pack(w, 0.0f));
       }
-      if (decltype(kind)::kind == Operands::Half) bad |= !(largest <= HALF_LIMIT) || (largest > 0 && largest < HALF_SMALL);
     }
-    if (bad) *packed.again = 1;
   };
   put(W(), packed.half);
-  if constexpr (W::kind == Operands::Half) put(Warpgroups<0, 1, 0, 0, 0, Operands::Tf32>(), packed.tf32);
+  if constexpr (W::kind == Operands::Half) {
+    put(Warpgroups<0, 1, 0, 0, 0, Operands::Tf32>(), packed.tf32);
+    __syncthreads();
+    // A channel whose weights are all small may have a large input.
+    for (int c = static_cast<int>(threadIdx.x); c < Packed::apart<P>(); c += PACKERS) {
+      const float largest = __int_as_float(peaks[c]);
+      bad |= !(largest <= HALF_LIMIT) || (largest > 0 && largest < HALF_SMALL);
+    }
+  }
+  if constexpr (scaled_rows) {
+    const int any = __syncthreads_or(bad);
+    if (threadIdx.x == 0) packed.rows[row] = by, packed.spoilt[row] = any;
+  }
 #endif
 }
+
+#if CRUCIBLE_HAS_WGMMA
+// One block of the launch after that raises the flag for rows of weights that half cannot hold.
+template <int THREADS>
+__device__ __forceinline__ void spoilt_rows(const Packed& packed, int thread) {
+  for (int64_t row = thread; row < packed.count; row += THREADS)
+    if (packed.spoilt[row]) *packed.again = 1;
+}
+#endif
 
 #ifndef __CUDACC_RTC__
 // Packs, and says how many processors there are.
@@ -8717,11 +8891,9 @@ cudaError_t pack_rows(const P& p, void* workspace, int* processors, cudaStream_t
   int device = 0;
   cudaError_t refused = cudaGetDevice(&device);
   if (refused == cudaSuccess) refused = cudaDeviceGetAttribute(processors, cudaDevAttrMultiProcessorCount, device);
-  if (refused == cudaSuccess) refused = cudaMemsetAsync(workspace, 0, Packed::zeros<P>(), stream);
   if (refused != cudaSuccess) return refused;
   const int64_t rows = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS) * PAIR_ROWS;
-  pack_rows_kernel<W><<<static_cast<unsigned>(rows + SAMPLERS), 256, 0, stream>>>(p, workspace);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(static_cast<unsigned>(rows + 1), PACKERS, 0, stream), pack_rows_kernel<W, P>, p, workspace);
 }
 #endif
 
@@ -8886,10 +9058,12 @@ __device__ __forceinline__ uint4 round_unit(float* x, float by, float& largest) 
   }
 }
 
-// A channel that is small everywhere may have large weights: raises the flag.
+// One block of the launch after the packing raises the flag for what is known by then: rows of weights that half cannot hold,
+// and channels that are small everywhere, which may have large weights.
 template <int THREADS, class P>
-__device__ __forceinline__ void small_channels(const Packed& packed, int thread, float by) {
-  for (Index c = static_cast<Index>(thread); c < P::CHANNELS; c += THREADS) {
+__device__ __forceinline__ void known_spoilt(const Packed& packed, int thread, float by) {
+  spoilt_rows<THREADS>(packed, thread);
+  for (int c = thread; c < Packed::apart<P>(); c += THREADS) {
     const float most = __int_as_float(packed.channels[c]) * by;
     if (most > 0 && most < HALF_SMALL) *packed.again = 1;
   }
@@ -9375,6 +9549,7 @@ __device__ __forceinline__ void multiply_pairs(const P& p, const Packed& packed,
 // FLAGGED: only where the flag is raised.
 template <class W, bool FLAGGED, class P>
 __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_constant__ P p, void* workspace) {
+  follow();
   extern __shared__ __align__(128) unsigned char pair_shared[];
 #if CRUCIBLE_HAS_WGMMA
   using H = Pair<W, P>;
@@ -9409,7 +9584,7 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
       for (int i = 0; i < W::CHUNKS; ++i) copy_weights<H>(shared_address(pair_shared) + i * H::BESIDE * H::TAPS * TAP_BYTES, weights, further, i, kept);
     }
     if (W::kind == Operands::Half && blockIdx.x == 0)
-      small_channels<W::PRODUCERS, P>(packed, static_cast<int>(threadIdx.x) - W::CONSUMERS, from.by);
+      known_spoilt<W::PRODUCERS, P>(packed, static_cast<int>(threadIdx.x) - W::CONSUMERS, from.by);
     from.largest[0] = from.largest[1] = 0.0f;
     for (int i = 0; i < W::SLOTS; ++i) clear_behind<2, W, P>(ring + i * H::SLOT_BYTES, from.thread());
     if (tiles.left > 0) {
@@ -9473,8 +9648,8 @@ cudaError_t launch_pairs(const P& p, void* workspace, int processors, cudaStream
   const int64_t blocks = processors >= kinds ? processors / kinds * kinds : kinds;
   const cudaError_t refused = allow_shared(pair_kernel<W, FLAGGED, P>, H::shared_bytes);
   if (refused != cudaSuccess) return refused;
-  pair_kernel<W, FLAGGED><<<static_cast<unsigned>(blocks), W::threads, H::shared_bytes, stream>>>(p, workspace);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(static_cast<unsigned>(blocks), W::threads, H::shared_bytes, stream),
+                            pair_kernel<W, FLAGGED, P>, p, workspace);
 }
 
 // W is for the launch, Again (if not void) for the second one that does what W could not.
@@ -9648,6 +9823,7 @@ struct SplitConsumer {
 
 template <class W, class P>
 __global__ void __launch_bounds__(W::threads, 1) split_kernel(const __grid_constant__ P p, void* workspace) {
+  follow();
   extern __shared__ __align__(128) unsigned char split_shared[];
 #if CRUCIBLE_HAS_WGMMA
   using H = Pair<W, P>;
@@ -9679,6 +9855,7 @@ __global__ void __launch_bounds__(W::threads, 1) split_kernel(const __grid_const
     const unsigned char* const weights = packed.weights<W>() + tile * int64_t(chunks) * H::TAPS * 2 * TAP_BYTES;
     PairProducer<W, P> from{p, tiles, 0, reinterpret_cast<float*>(split_shared + S::LANDING) + (threadIdx.x - W::CONSUMERS),
                             power_of_two(packed.split_input())};
+    if (blockIdx.x == 0) spoilt_rows<W::PRODUCERS>(packed, from.thread());
     for (int i = 0; i < W::SLOTS; ++i) clear_behind<4, W, P>(split_shared + S::RING + i * S::HALO_BYTES, from.thread());
     if (tiles.left > 0) {
       from.place();
@@ -9761,6 +9938,7 @@ __global__ void __launch_bounds__(W::threads, 1) split_kernel(const __grid_const
 template <class Config, class P>
 __global__ void __launch_bounds__(Config::threads, Config::blocks_per_sm)
     split_again_kernel(const __grid_constant__ P p, void* workspace, unsigned tiles) {
+  follow();
   extern __shared__ __align__(16) unsigned char again_shared[];
   if (*Packed(p, workspace).again == 0) return;
 #pragma unroll 1
@@ -9779,9 +9957,8 @@ cudaError_t launch_split_again(const P& p, void* workspace, int processors, cuda
   const cudaError_t refused = allow_shared(split_again_kernel<Config, P>, Config::shared_bytes);
   if (refused != cudaSuccess) return refused;
   const int64_t tiles = batches * tiles_m * tiles_n, blocks = static_cast<int64_t>(processors) * Config::blocks_per_sm;
-  split_again_kernel<Config><<<static_cast<unsigned>(tiles < blocks ? tiles : blocks), Config::threads, Config::shared_bytes, stream>>>(
-      p, workspace, static_cast<unsigned>(tiles));
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(static_cast<unsigned>(tiles < blocks ? tiles : blocks), Config::threads, Config::shared_bytes, stream),
+                            split_again_kernel<Config, P>, p, workspace, static_cast<unsigned>(tiles));
 }
 
 // Again: tiles of the mma engine, for what W cannot split.
@@ -9795,8 +9972,7 @@ cudaError_t launch_split(const P& p, void* workspace, cudaStream_t stream) {
   if (refused != cudaSuccess) return refused;
   const int64_t kinds = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS);
   const int64_t blocks = processors >= kinds ? processors / kinds * kinds : kinds;
-  split_kernel<W><<<static_cast<unsigned>(blocks), W::threads, S::shared_bytes, stream>>>(p, workspace);
-  refused = cudaGetLastError();
+  refused = cudaLaunchKernelEx(After(static_cast<unsigned>(blocks), W::threads, S::shared_bytes, stream), split_kernel<W, P>, p, workspace);
   return refused == cudaSuccess ? launch_split_again<Again>(p, workspace, processors, stream) : refused;
 }
 #endif
@@ -9946,8 +10122,9 @@ struct Wgmma<144, Operands::Native> {
 using namespace crucible;
 
 inline void check(cudaError_t error, const char* kernel) {
-  if (error != cudaSuccess)
-    throw std::runtime_error(std::string(kernel) + ": " + cudaGetErrorString(error));
+  if (error == cudaSuccess) return;
+  cudaGetLastError();  // whoever launches next is not to find it
+  throw std::runtime_error(std::string(kernel) + ": " + cudaGetErrorString(error));
 }
 
 // convolution, var_mean, sub, add_1, rsqrt, mul, view, mul_1, view_1, add_2, max_pool2d_with_indices
@@ -11304,7 +11481,7 @@ def _compiled(part, dtype, wide, conv, matmul, hopper):
     bare = "no_implicit_headers" in inspect.signature(load_inline).parameters  # torch's headers cost half a minute
     options = {"no_implicit_headers": True} if bare else {}
     return load_inline(
-        name=f"crucible_dc774394b5a9_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}",
+        name=f"crucible_0aebab17b5d1_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}",
         cpp_sources=binding, cuda_sources=source,
         extra_cflags=["-O1"], extra_cuda_cflags=["-O3", "-std=c++17", *flags], **options,
     )
@@ -11517,7 +11694,7 @@ def _training_backward_plan(needs, sizes, d_output):
     splits_rows_12 = _splits(128, s0 * s53 + s0 * 2 + s53 * 2 + 4, 256)
     stages = (0b1101 if needs[0] or needs[1] or needs[2] or needs[3] or needs[9] else 0) | (0b10 if needs[4] or needs[5] else 0) | (0b10000 if needs[0] or needs[1] or needs[9] else 0) | (0b100000 if needs[9] else 0) | (0b11000000 if needs[0] else 0) | (0b100000000 if needs[1] else 0)
     specs = [_spec((128,), dtype) if stages & 0b10 else None, _spec((128,), dtype) if stages & 0b10 else None, _spec((128,), dtype) if stages & 0b1000 else None, _spec((128,), dtype) if stages & 0b1000 else None, _spec((s77, 64, s53, s0), dtype) if stages & 0b100000 else None, _spec((64, 128, 5, 5), dtype) if stages & 0b10000000 else None, _spec((128,), dtype) if stages & 0b100000000 else None]
-    room, places = _laid_out(stages, [(((s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128) * 8, 0b11001), ((128) * 64 * splits_rows_5, 0b10), (((s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128) * dtype.itemsize, 0b11100), (128 * accum.itemsize, 0b11000), (128 * accum.itemsize, 0b11000), ((128) * 128 * splits_rows_7, 0b1000), ((s0 * s53 * s77 * 128 + s0 * s77 * 256 + s53 * s77 * 256 + s77 * 512) * dtype.itemsize, 0b101110000), (1639424, 0b100000), (convolution_backward_w_sum_splits * 204800 * accum.itemsize, 0b11000000), ((128) * 32 * splits_rows_12, 0b100000000)], zip(specs, [0b10, 0b10, 0b1000, 0b1000, 0b100000, 0b10000000, 0b100000000]))
+    room, places = _laid_out(stages, [(((s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128) * 8, 0b11001), ((128) * 64 * splits_rows_5, 0b10), (((s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128) * dtype.itemsize, 0b11100), (128 * accum.itemsize, 0b11000), (128 * accum.itemsize, 0b11000), ((128) * 128 * splits_rows_7, 0b1000), ((s0 * s53 * s77 * 128 + s0 * s77 * 256 + s53 * s77 * 256 + s77 * 512) * dtype.itemsize, 0b101110000), (1639680, 0b100000), (convolution_backward_w_sum_splits * 204800 * accum.itemsize, 0b11000000), ((128) * 32 * splits_rows_12, 0b100000000)], zip(specs, [0b10, 0b10, 0b1000, 0b1000, 0b100000, 0b10000000, 0b100000000]))
     return kernels, device.index, stages, specs, room, (*places, convolution_backward_w_sum_splits, s0, s53, s77, splits_rows_5, splits_rows_7, splits_rows_12,)
 
 
@@ -11665,7 +11842,7 @@ def _evaluation_backward_plan(needs, sizes, d_output):
     splits_rows_6 = _splits(128, s0 * s53 + s0 * 2 + s53 * 2 + 4, 256)
     stages = (0b1101 if needs[0] or needs[1] or needs[2] or needs[3] or needs[9] else 0) | (0b10 if needs[4] or needs[5] else 0) | (0b10000 if needs[1] or needs[2] or needs[3] else 0) | (0b100000 if needs[9] else 0) | (0b11000000 if needs[0] else 0)
     specs = [_spec((128,), dtype) if stages & 0b10 else None, _spec((128,), dtype) if stages & 0b10 else None, _spec((128,), dtype) if stages & 0b10000 else None, _spec((128,), dtype) if stages & 0b10000 else None, _spec((128,), dtype) if stages & 0b10000 else None, _spec((s77, 64, s53, s0), dtype) if stages & 0b100000 else None, _spec((64, 128, 5, 5), dtype) if stages & 0b10000000 else None]
-    room, places = _laid_out(stages, [(((s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128) * 8, 0b11001), ((128) * 64 * splits_rows_3, 0b10), (((s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128) * dtype.itemsize, 0b11100), ((s0 * s53 * s77 * 128 + s0 * s77 * 256 + s53 * s77 * 256 + s77 * 512) * dtype.itemsize, 0b1111000), ((128) * 96 * splits_rows_6, 0b10000), (1639424, 0b100000), (convolution_backward_w_sum_splits * 204800 * accum.itemsize, 0b11000000)], zip(specs, [0b10, 0b10, 0b10000, 0b10000, 0b10000, 0b100000, 0b10000000]))
+    room, places = _laid_out(stages, [(((s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128) * 8, 0b11001), ((128) * 64 * splits_rows_3, 0b10), (((s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128) * dtype.itemsize, 0b11100), ((s0 * s53 * s77 * 128 + s0 * s77 * 256 + s53 * s77 * 256 + s77 * 512) * dtype.itemsize, 0b1111000), ((128) * 96 * splits_rows_6, 0b10000), (1639680, 0b100000), (convolution_backward_w_sum_splits * 204800 * accum.itemsize, 0b11000000)], zip(specs, [0b10, 0b10, 0b10000, 0b10000, 0b10000, 0b100000, 0b10000000]))
     return kernels, device.index, stages, specs, room, (*places, convolution_backward_w_sum_splits, s0, s53, s77, splits_rows_3, splits_rows_6,)
 
 

@@ -87,6 +87,41 @@ using Index = int64_t;
 using Index = int32_t;
 #endif
 
+// Kernels follow each other closely: on Hopper one is set up while the one before it on the stream ends. So each begins with
+// follow(), which waits until all of that is done and seen, and is launched by
+//   cudaLaunchKernelEx(After(blocks, threads, shared bytes, stream), kernel, arguments...)
+__device__ __forceinline__ void follow() {
+#if CRUCIBLE_HOPPER
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+#ifndef __CUDACC_RTC__
+struct After {
+  cudaLaunchConfig_t config{};
+  cudaLaunchAttribute attributes[2]{};
+  // Blocks in clusters of so many, which a simulator does not have.
+  After(dim3 blocks, unsigned threads, size_t shared, cudaStream_t stream, unsigned cluster = 1) {
+    config.gridDim = blocks;
+    config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = shared;
+    config.stream = stream;
+#if CRUCIBLE_HOPPER && CUDART_VERSION >= 12030  // with which such launches can be captured in graphs
+    attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+#endif
+    if (cluster > 1) {
+      attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
+      attributes[config.numAttrs++].val.clusterDim = {cluster, 1, 1};
+    }
+  }
+  operator const cudaLaunchConfig_t*() {
+    config.attrs = attributes;
+    return &config;
+  }
+};
+#endif
+
 // An element of a tensor that this kernel only reads: such loads need not wait for stores before them.
 template <class T>
 __device__ __forceinline__ T read(const T& x) { return __ldg(&x); }
@@ -1298,6 +1333,7 @@ __device__ __forceinline__ void contract_tile(const P& p, unsigned block, int sp
 template <class Config, class P>
 __global__ void __launch_bounds__(Config::threads, Config::blocks_per_sm)
     contract_kernel(const __grid_constant__ P p, int splits) {
+  follow();
   extern __shared__ __align__(16) unsigned char contract_shared[];
   contract_tile<Config>(p, blockIdx.x, static_cast<int>(blockIdx.y), splits, contract_shared);
 }
@@ -1334,8 +1370,7 @@ cudaError_t launch_contract(const P& p, int splits, cudaStream_t stream) {
   const cudaError_t refused = allow_shared(contract_kernel<Config, P>, Config::shared_bytes);
   if (refused != cudaSuccess) return refused;
   const dim3 grid(static_cast<unsigned>(batches * tiles_m * tiles_n), static_cast<unsigned>(splits));
-  contract_kernel<Config, P><<<grid, Config::threads, Config::shared_bytes, stream>>>(p, splits);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(grid, Config::threads, Config::shared_bytes, stream), contract_kernel<Config, P>, p, splits);
 }
 #endif
 
@@ -1713,6 +1748,7 @@ __device__ __forceinline__ void few_across(const P& p, Index z, Index first, int
 template <class Side, int LINES, class P>
 __global__ void __launch_bounds__(FEW_THREADS, few_resident(LINES))
     contract_few_kernel(const __grid_constant__ P p, const __grid_constant__ FewShape shape, accum* parts) {
+  follow();
   extern __shared__ __align__(16) unsigned char few_shared[];
   const int of_all = static_cast<int>(blockIdx.x) / shape.passes, block = of_all % shape.blocks;
   const Index z = of_all / shape.blocks, first = static_cast<Index>(blockIdx.x % shape.passes * LINES);
@@ -1732,6 +1768,7 @@ enum : int { FEW_FINISH_THREADS = 64 };
 template <int BN, class P>
 __global__ void __launch_bounds__(FEW_FINISH_THREADS)
     contract_few_finish_kernel(const __grid_constant__ P p, const accum* parts, int splits, int planned) {
+  follow();
   const int64_t rows = static_cast<int64_t>(p.batches()) * p.rows(), each = rows * p.cols();
   if constexpr (P::statistics) {  // and so nothing is planned
     const int64_t tiles = (static_cast<int64_t>(p.cols()) + BN - 1) / BN;
@@ -1812,8 +1849,7 @@ cudaError_t launch_few_sums(const P& p, const FewShape& s, accum* parts, cudaStr
   const int64_t blocks = static_cast<int64_t>(s.blocks) * p.batches() * s.passes;
   if (blocks > 0x7fffffff) return cudaErrorInvalidValue;
   const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(s.splits));
-  contract_few_kernel<Side, LINES, P><<<grid, FEW_THREADS, bytes, stream>>>(p, s, parts);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(grid, FEW_THREADS, bytes, stream), contract_few_kernel<Side, LINES, P>, p, s, parts);
 }
 
 // `workspace` has few_bytes(). D is not empty and has a depth: ask few_pays() first. cudaErrorInvalidValue: too many blocks.
@@ -1836,8 +1872,8 @@ cudaError_t launch_contract_few(const P& p, int planned, void* workspace, cudaSt
   else if constexpr (FEW_ROWS > 8)
     error = launch_few_sums<Side, FEW_ROWS, P>(p, s, parts, stream);
   if (error != cudaSuccess) return error;
-  contract_few_finish_kernel<BN, P><<<static_cast<unsigned>(blocks), FEW_FINISH_THREADS, 0, stream>>>(p, parts, s.splits, planned);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(static_cast<unsigned>(blocks), FEW_FINISH_THREADS, 0, stream),
+                            contract_few_finish_kernel<BN, P>, p, parts, s.splits, planned);
 }
 #endif
 
@@ -2459,6 +2495,7 @@ __device__ __forceinline__ void peaks_block(const P& p, const Packing& all, int6
 template <class P>
 __global__ void __launch_bounds__(PACK_THREADS) wgmma_peaks_kernel(const __grid_constant__ P p,
                                                                    const __grid_constant__ Packing all) {
+  follow();
 #if CRUCIBLE_HAS_MMA
   peaks_block(p, all, blockIdx.x);
 #endif
@@ -2468,6 +2505,7 @@ __global__ void __launch_bounds__(PACK_THREADS) wgmma_peaks_kernel(const __grid_
 template <class W, class P>
 __global__ void __launch_bounds__(PACK_THREADS, 3) wgmma_pack_kernel(const __grid_constant__ P p,
                                                                      const __grid_constant__ Packing all) {
+  follow();
 #if CRUCIBLE_HAS_MMA
   for (int64_t i = blockIdx.x * int64_t(PACK_THREADS) + threadIdx.x; i < all.counters; i += gridDim.x * int64_t(PACK_THREADS))
     all.again[i] = 0;
@@ -2840,6 +2878,7 @@ __device__ __forceinline__ void consume(const P& p, const Packing& all, const Wg
 template <class W, class P>
 __global__ void __launch_bounds__(W::threads, 1)
     contract_wgmma_kernel(const __grid_constant__ P p, const __grid_constant__ Packing all) {
+  follow();
 #if CRUCIBLE_HAS_WGMMA
   extern __shared__ __align__(1024) unsigned char wgmma_shared[];
   const WgmmaShared<W> shared{shared_address(wgmma_shared)};
@@ -2876,6 +2915,7 @@ __global__ void __launch_bounds__(W::threads, 1)
 template <class Config, class P>
 __global__ void __launch_bounds__(Config::threads, Config::blocks_per_sm)
     contract_again_kernel(const __grid_constant__ P p, const int* again) {
+  follow();
   extern __shared__ __align__(16) unsigned char again_shared[];
   if (*again != 0) contract_tile<Config>(p, blockIdx.x, 0, 1, again_shared);
 }
@@ -2964,10 +3004,12 @@ cudaError_t launch_wgmma_pack(const P& p, const Packing& all, cudaStream_t strea
   const int64_t blocks = all.a.early * all.a.blocks + all.b.early * all.b.blocks;
   const int64_t peaks = ((P::a_along_k ? 0 : all.a.lines) + (P::b_along_k ? 0 : all.b.lines)) / 32 * chunks;
   if (blocks > most || peaks > most) return cudaErrorInvalidValue;
-  if constexpr (W::scaled && !(P::a_along_k && P::b_along_k))
-    wgmma_peaks_kernel<P><<<static_cast<unsigned>(peaks), PACK_THREADS, 0, stream>>>(p, all);
-  wgmma_pack_kernel<W, P><<<static_cast<unsigned>(blocks), PACK_THREADS, 0, stream>>>(p, all);
-  return cudaGetLastError();
+  if constexpr (W::scaled && !(P::a_along_k && P::b_along_k)) {
+    const cudaError_t refused = cudaLaunchKernelEx(After(static_cast<unsigned>(peaks), PACK_THREADS, 0, stream),
+                                                   wgmma_peaks_kernel<P>, p, all);
+    if (refused != cudaSuccess) return refused;
+  }
+  return cudaLaunchKernelEx(After(static_cast<unsigned>(blocks), PACK_THREADS, 0, stream), wgmma_pack_kernel<W, P>, p, all);
 }
 
 template <class W, class P>
@@ -2975,18 +3017,8 @@ cudaError_t launch_wgmma_multiply(const P& p, const Packing& all, int processors
   const cudaError_t refused = allow_shared(contract_wgmma_kernel<W, P>, W::shared_bytes);
   if (refused != cudaSuccess) return refused;
   const int64_t pairs = all.pairs(), at_once = processors / all.cluster;
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim.x = static_cast<unsigned>(all.cluster);
-  cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(all.cluster * (pairs < at_once ? pairs : at_once)));
-  config.blockDim = dim3(W::threads);
-  config.dynamicSmemBytes = W::shared_bytes;
-  config.stream = stream;
-  config.attrs = &cluster;
-  config.numAttrs = all.cluster > 1;
-  return cudaLaunchKernelEx(&config, contract_wgmma_kernel<W, P>, p, all);
+  const unsigned cluster = static_cast<unsigned>(all.cluster), blocks = cluster * static_cast<unsigned>(pairs < at_once ? pairs : at_once);
+  return cudaLaunchKernelEx(After(blocks, W::threads, W::shared_bytes, stream, cluster), contract_wgmma_kernel<W, P>, p, all);
 }
 
 template <class W, class P>
@@ -2996,8 +3028,7 @@ cudaError_t launch_wgmma_again(const P& p, const Packing& all, cudaStream_t stre
   const cudaError_t refused = allow_shared(contract_again_kernel<Config, P>, Config::shared_bytes);
   if (refused != cudaSuccess) return refused;
   const unsigned tiles = static_cast<unsigned>(all.batches) * all.tiles_m * all.tiles_n;
-  contract_again_kernel<Config, P><<<tiles, Config::threads, Config::shared_bytes, stream>>>(p, all.again);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(tiles, Config::threads, Config::shared_bytes, stream), contract_again_kernel<Config, P>, p, all.again);
 }
 
 // Launches nothing where D is empty. cudaErrorInvalidValue: too many tiles.
@@ -3149,6 +3180,7 @@ struct MapThreads {
 
 template <class M>
 __global__ void __launch_bounds__(MAP_THREADS) map_kernel(const M m) {
+  follow();
   const MapThreads threads;
   if constexpr (M::in_vectors) {
     m.walk(threads, m.places());
@@ -3168,8 +3200,7 @@ cudaError_t launch_map(const M& m, cudaStream_t stream) {
     wanted = vectors > singles ? vectors : singles;
   }
   const int64_t blocks = (wanted + MAP_THREADS - 1) / MAP_THREADS, most = 1 << 20;
-  map_kernel<<<static_cast<unsigned>(blocks < most ? blocks : most), MAP_THREADS, 0, stream>>>(m);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(static_cast<unsigned>(blocks < most ? blocks : most), MAP_THREADS, 0, stream), map_kernel<M>, m);
 }
 
 }  // namespace crucible
@@ -3210,16 +3241,26 @@ namespace crucible {
 
 constexpr int ROW_THREADS = 256, SLICE_VECTORS = CRUCIBLE_SLICE_VECTORS, GRID_MOST = 65535;
 
-template <class Acc>
-__device__ __forceinline__ Acc from_lane(const Acc& a, int mask) {
+// What another lane has: the one `by` further on, or, where LANE, that lane.
+template <bool LANE = false, class Acc>
+__device__ __forceinline__ Acc from_lane(const Acc& a, int by) {
   static_assert(sizeof(Acc) % 4 == 0, "partial results are whole words");
   uint32_t words[sizeof(Acc) / 4];
   memcpy(words, &a, sizeof(Acc));
 #pragma unroll
-  for (int i = 0; i < static_cast<int>(sizeof(Acc) / 4); ++i) words[i] = __shfl_xor_sync(0xffffffffu, words[i], mask);
+  for (int i = 0; i < static_cast<int>(sizeof(Acc) / 4); ++i)
+    words[i] = LANE ? __shfl_sync(0xffffffffu, words[i], by) : __shfl_down_sync(0xffffffffu, words[i], by);
   Acc b;
   memcpy(&b, words, sizeof(Acc));
   return b;
+}
+
+// The first COUNT lanes' results, joined, to all lanes. What the others join on the way nobody wants.
+template <int COUNT, class Acc>
+__device__ __forceinline__ Acc join_lanes(Acc a) {
+#pragma unroll
+  for (int by = COUNT / 2; by > 0; by /= 2) a.join(from_lane(a, by));
+  return from_lane<true>(a, 0);
 }
 
 // What an earlier kernel left, whole.
@@ -3247,29 +3288,15 @@ struct Lanes {
 
   template <class Acc>
   __device__ __forceinline__ void join(Acc& a) const {
-    if constexpr (N > 1) {
-#pragma unroll
-      for (int mask = 16; mask > 0; mask /= 2) {
-        // Both partners join in the same order, so that all threads end with the very same bits.
-        const Acc other = from_lane(a, mask);
-        if (threadIdx.x & mask) {
-          Acc left = other;
-          left.join(a);
-          a = left;
-        } else {
-          a.join(other);
-        }
-      }
-    }
+    if constexpr (N > 1) a = join_lanes<32>(a);
     if constexpr (N > 32) {
-      __shared__ __align__(16) unsigned char slots[ROW_THREADS / 32 * sizeof(Acc)];
+      constexpr int WARPS = ROW_THREADS / 32;
+      __shared__ __align__(16) unsigned char slots[WARPS * sizeof(Acc)];
       Acc* const slot = reinterpret_cast<Acc*>(slots);
       __syncthreads();  // the last join's readers are done
       if (threadIdx.x % 32 == 0) slot[threadIdx.x / 32] = a;
       __syncthreads();
-      a = slot[0];
-#pragma unroll
-      for (int w = 1; w < ROW_THREADS / 32; ++w) a.join(slot[w]);
+      a = join_lanes<WARPS>(slot[threadIdx.x % WARPS]);
     }
   }
 };
@@ -3288,12 +3315,14 @@ __host__ __device__ inline int64_t row_share(int64_t length, int parts) {
 
 template <int N, class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_kernel(const R r) {
+  follow();
   const int64_t row = row_of_thread<N>();
   if (row < r.rows()) r(Lanes<N>(), static_cast<Index>(row));
 }
 
 template <int N, class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_keeping_kernel(const R r) {
+  follow();
   extern __shared__ __align__(16) unsigned char row_kept[];
   const int64_t after = row_of_thread<N>(), row = CRUCIBLE_LAST_FIRST ? r.rows() - 1 - after : after;
   accum* const kept = reinterpret_cast<accum*>(row_kept) + threadIdx.x / N * r.kept();
@@ -3302,6 +3331,7 @@ __global__ void __launch_bounds__(ROW_THREADS) row_keeping_kernel(const R r) {
 
 template <int N, class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_found_kernel(const R r, typename R::Found* found) {
+  follow();
   const int64_t row = row_of_thread<N>();
   if (row >= r.rows()) return;
   const Lanes<N> lanes;
@@ -3313,6 +3343,7 @@ __global__ void __launch_bounds__(ROW_THREADS) row_found_kernel(const R r, typen
 // elements are asked for.
 template <class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_slices_kernel(const R r, const typename R::Found* found, Index share) {
+  follow();
   const int64_t count = static_cast<int64_t>(r.rows()) * r.repeats(), after = blockIdx.z * int64_t(GRID_MOST) + blockIdx.y;
   if (after >= count) return;
   const Index place = static_cast<Index>(CRUCIBLE_LAST_FIRST ? count - 1 - after : after), row = place / r.repeats();
@@ -3324,6 +3355,7 @@ __global__ void __launch_bounds__(ROW_THREADS) row_slices_kernel(const R r, cons
 
 template <int N, class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_parts_kernel(const R r, typename R::Acc* parts, int splits) {
+  follow();
   const int64_t row = row_of_thread<N>(), length = r.length(), each = row_share(length, splits);
   if (row >= r.rows()) return;
   const int64_t from = each * blockIdx.y, to = from + each < length ? from + each : length;
@@ -3336,6 +3368,7 @@ __global__ void __launch_bounds__(ROW_THREADS) row_parts_kernel(const R r, typen
 
 template <class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_whole_kernel(const R r, const typename R::Acc* parts, int splits) {
+  follow();
   const int64_t row = row_of_thread<32>();
   if (row >= r.rows()) return;
   typename R::Acc a;
@@ -3353,8 +3386,7 @@ template <int N, class R>
 cudaError_t launch_rows(const R& r, cudaStream_t stream) {
   const int64_t rows = r.rows();
   if (rows <= 0) return cudaSuccess;
-  row_kernel<N><<<row_blocks(rows, N), ROW_THREADS, 0, stream>>>(r);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(row_blocks(rows, N), ROW_THREADS, 0, stream), row_kernel<N, R>, r);
 }
 
 // Rows that fit in shared memory keep what their first walk computes.
@@ -3362,8 +3394,7 @@ template <int N, class R>
 cudaError_t launch_keeping_rows(const R& r, cudaStream_t stream) {
   const int64_t rows = r.rows(), bytes = r.kept() * (ROW_THREADS / N) * static_cast<int64_t>(sizeof(accum));
   if (rows <= 0 || bytes > 48 * 1024) return launch_rows<N>(r, stream);
-  row_keeping_kernel<N><<<row_blocks(rows, N), ROW_THREADS, static_cast<size_t>(bytes), stream>>>(r);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(row_blocks(rows, N), ROW_THREADS, static_cast<size_t>(bytes), stream), row_keeping_kernel<N, R>, r);
 }
 
 // `found` has room for a Found for each row.
@@ -3373,15 +3404,14 @@ cudaError_t launch_sliced_rows(const R& r, void* found, cudaStream_t stream) {
   const int64_t rows = r.rows(), length = r.length(), slices = (length + SLICE - 1) / SLICE;
   if (rows <= 0) return cudaSuccess;
   auto* const results = static_cast<typename R::Found*>(found);
-  row_found_kernel<N><<<row_blocks(rows, N), ROW_THREADS, 0, stream>>>(r, results);
-  const cudaError_t error = cudaGetLastError();
+  const cudaError_t error = cudaLaunchKernelEx(After(row_blocks(rows, N), ROW_THREADS, 0, stream), row_found_kernel<N, R>, r, results);
   if (error != cudaSuccess) return error;
   const int64_t places = rows * r.repeats();
   if (places <= 0 || slices <= 0) return cudaSuccess;
   const dim3 grid(static_cast<unsigned>(slices), static_cast<unsigned>(places < GRID_MOST ? places : GRID_MOST),
                   static_cast<unsigned>((places + GRID_MOST - 1) / GRID_MOST));
-  row_slices_kernel<<<grid, ROW_THREADS, 0, stream>>>(r, results, static_cast<Index>(row_share(length, static_cast<int>(slices))));
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(grid, ROW_THREADS, 0, stream),
+                            row_slices_kernel<R>, r, results, static_cast<Index>(row_share(length, static_cast<int>(slices))));
 }
 
 // `parts` has room for rows * splits partial results.
@@ -3390,11 +3420,10 @@ cudaError_t launch_split_rows(const R& r, void* parts, int splits, cudaStream_t 
   const int64_t rows = r.rows();
   if (rows <= 0) return cudaSuccess;
   auto* const acc = static_cast<typename R::Acc*>(parts);
-  row_parts_kernel<N><<<dim3(row_blocks(rows, N), splits), ROW_THREADS, 0, stream>>>(r, acc, splits);
-  const cudaError_t error = cudaGetLastError();
+  const cudaError_t error = cudaLaunchKernelEx(After(dim3(row_blocks(rows, N), splits), ROW_THREADS, 0, stream),
+                                               row_parts_kernel<N, R>, r, acc, splits);
   if (error != cudaSuccess) return error;
-  row_whole_kernel<<<row_blocks(rows, 32), ROW_THREADS, 0, stream>>>(r, acc, splits);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(row_blocks(rows, 32), ROW_THREADS, 0, stream), row_whole_kernel<R>, r, acc, splits);
 }
 
 }  // namespace crucible
@@ -3513,8 +3542,9 @@ struct Wgmma<128, Operands::Native> {
 using namespace crucible;
 
 inline void check(cudaError_t error, const char* kernel) {
-  if (error != cudaSuccess)
-    throw std::runtime_error(std::string(kernel) + ": " + cudaGetErrorString(error));
+  if (error == cudaSuccess) return;
+  cudaGetLastError();  // whoever launches next is not to find it
+  throw std::runtime_error(std::string(kernel) + ": " + cudaGetErrorString(error));
 }
 
 // addmm, var_mean
@@ -3903,6 +3933,41 @@ using accum = float;
 using Index = int64_t;
 #else
 using Index = int32_t;
+#endif
+
+// Kernels follow each other closely: on Hopper one is set up while the one before it on the stream ends. So each begins with
+// follow(), which waits until all of that is done and seen, and is launched by
+//   cudaLaunchKernelEx(After(blocks, threads, shared bytes, stream), kernel, arguments...)
+__device__ __forceinline__ void follow() {
+#if CRUCIBLE_HOPPER
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+#ifndef __CUDACC_RTC__
+struct After {
+  cudaLaunchConfig_t config{};
+  cudaLaunchAttribute attributes[2]{};
+  // Blocks in clusters of so many, which a simulator does not have.
+  After(dim3 blocks, unsigned threads, size_t shared, cudaStream_t stream, unsigned cluster = 1) {
+    config.gridDim = blocks;
+    config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = shared;
+    config.stream = stream;
+#if CRUCIBLE_HOPPER && CUDART_VERSION >= 12030  // with which such launches can be captured in graphs
+    attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+#endif
+    if (cluster > 1) {
+      attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
+      attributes[config.numAttrs++].val.clusterDim = {cluster, 1, 1};
+    }
+  }
+  operator const cudaLaunchConfig_t*() {
+    config.attrs = attributes;
+    return &config;
+  }
+};
 #endif
 
 // An element of a tensor that this kernel only reads: such loads need not wait for stores before them.
@@ -5118,6 +5183,7 @@ __device__ __forceinline__ void contract_tile(const P& p, unsigned block, int sp
 template <class Config, class P>
 __global__ void __launch_bounds__(Config::threads, Config::blocks_per_sm)
     contract_kernel(const __grid_constant__ P p, int splits) {
+  follow();
   extern __shared__ __align__(16) unsigned char contract_shared[];
   contract_tile<Config>(p, blockIdx.x, static_cast<int>(blockIdx.y), splits, contract_shared);
 }
@@ -5154,8 +5220,7 @@ cudaError_t launch_contract(const P& p, int splits, cudaStream_t stream) {
   const cudaError_t refused = allow_shared(contract_kernel<Config, P>, Config::shared_bytes);
   if (refused != cudaSuccess) return refused;
   const dim3 grid(static_cast<unsigned>(batches * tiles_m * tiles_n), static_cast<unsigned>(splits));
-  contract_kernel<Config, P><<<grid, Config::threads, Config::shared_bytes, stream>>>(p, splits);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(grid, Config::threads, Config::shared_bytes, stream), contract_kernel<Config, P>, p, splits);
 }
 #endif
 
@@ -5533,6 +5598,7 @@ __device__ __forceinline__ void few_across(const P& p, Index z, Index first, int
 template <class Side, int LINES, class P>
 __global__ void __launch_bounds__(FEW_THREADS, few_resident(LINES))
     contract_few_kernel(const __grid_constant__ P p, const __grid_constant__ FewShape shape, accum* parts) {
+  follow();
   extern __shared__ __align__(16) unsigned char few_shared[];
   const int of_all = static_cast<int>(blockIdx.x) / shape.passes, block = of_all % shape.blocks;
   const Index z = of_all / shape.blocks, first = static_cast<Index>(blockIdx.x % shape.passes * LINES);
@@ -5552,6 +5618,7 @@ enum : int { FEW_FINISH_THREADS = 64 };
 template <int BN, class P>
 __global__ void __launch_bounds__(FEW_FINISH_THREADS)
     contract_few_finish_kernel(const __grid_constant__ P p, const accum* parts, int splits, int planned) {
+  follow();
   const int64_t rows = static_cast<int64_t>(p.batches()) * p.rows(), each = rows * p.cols();
   if constexpr (P::statistics) {  // and so nothing is planned
     const int64_t tiles = (static_cast<int64_t>(p.cols()) + BN - 1) / BN;
@@ -5632,8 +5699,7 @@ cudaError_t launch_few_sums(const P& p, const FewShape& s, accum* parts, cudaStr
   const int64_t blocks = static_cast<int64_t>(s.blocks) * p.batches() * s.passes;
   if (blocks > 0x7fffffff) return cudaErrorInvalidValue;
   const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(s.splits));
-  contract_few_kernel<Side, LINES, P><<<grid, FEW_THREADS, bytes, stream>>>(p, s, parts);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(grid, FEW_THREADS, bytes, stream), contract_few_kernel<Side, LINES, P>, p, s, parts);
 }
 
 // `workspace` has few_bytes(). D is not empty and has a depth: ask few_pays() first. cudaErrorInvalidValue: too many blocks.
@@ -5656,8 +5722,8 @@ cudaError_t launch_contract_few(const P& p, int planned, void* workspace, cudaSt
   else if constexpr (FEW_ROWS > 8)
     error = launch_few_sums<Side, FEW_ROWS, P>(p, s, parts, stream);
   if (error != cudaSuccess) return error;
-  contract_few_finish_kernel<BN, P><<<static_cast<unsigned>(blocks), FEW_FINISH_THREADS, 0, stream>>>(p, parts, s.splits, planned);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(static_cast<unsigned>(blocks), FEW_FINISH_THREADS, 0, stream),
+                            contract_few_finish_kernel<BN, P>, p, parts, s.splits, planned);
 }
 #endif
 
@@ -6279,6 +6345,7 @@ __device__ __forceinline__ void peaks_block(const P& p, const Packing& all, int6
 template <class P>
 __global__ void __launch_bounds__(PACK_THREADS) wgmma_peaks_kernel(const __grid_constant__ P p,
                                                                    const __grid_constant__ Packing all) {
+  follow();
 #if CRUCIBLE_HAS_MMA
   peaks_block(p, all, blockIdx.x);
 #endif
@@ -6288,6 +6355,7 @@ __global__ void __launch_bounds__(PACK_THREADS) wgmma_peaks_kernel(const __grid_
 template <class W, class P>
 __global__ void __launch_bounds__(PACK_THREADS, 3) wgmma_pack_kernel(const __grid_constant__ P p,
                                                                      const __grid_constant__ Packing all) {
+  follow();
 #if CRUCIBLE_HAS_MMA
   for (int64_t i = blockIdx.x * int64_t(PACK_THREADS) + threadIdx.x; i < all.counters; i += gridDim.x * int64_t(PACK_THREADS))
     all.again[i] = 0;
@@ -6660,6 +6728,7 @@ __device__ __forceinline__ void consume(const P& p, const Packing& all, const Wg
 template <class W, class P>
 __global__ void __launch_bounds__(W::threads, 1)
     contract_wgmma_kernel(const __grid_constant__ P p, const __grid_constant__ Packing all) {
+  follow();
 #if CRUCIBLE_HAS_WGMMA
   extern __shared__ __align__(1024) unsigned char wgmma_shared[];
   const WgmmaShared<W> shared{shared_address(wgmma_shared)};
@@ -6696,6 +6765,7 @@ __global__ void __launch_bounds__(W::threads, 1)
 template <class Config, class P>
 __global__ void __launch_bounds__(Config::threads, Config::blocks_per_sm)
     contract_again_kernel(const __grid_constant__ P p, const int* again) {
+  follow();
   extern __shared__ __align__(16) unsigned char again_shared[];
   if (*again != 0) contract_tile<Config>(p, blockIdx.x, 0, 1, again_shared);
 }
@@ -6784,10 +6854,12 @@ cudaError_t launch_wgmma_pack(const P& p, const Packing& all, cudaStream_t strea
   const int64_t blocks = all.a.early * all.a.blocks + all.b.early * all.b.blocks;
   const int64_t peaks = ((P::a_along_k ? 0 : all.a.lines) + (P::b_along_k ? 0 : all.b.lines)) / 32 * chunks;
   if (blocks > most || peaks > most) return cudaErrorInvalidValue;
-  if constexpr (W::scaled && !(P::a_along_k && P::b_along_k))
-    wgmma_peaks_kernel<P><<<static_cast<unsigned>(peaks), PACK_THREADS, 0, stream>>>(p, all);
-  wgmma_pack_kernel<W, P><<<static_cast<unsigned>(blocks), PACK_THREADS, 0, stream>>>(p, all);
-  return cudaGetLastError();
+  if constexpr (W::scaled && !(P::a_along_k && P::b_along_k)) {
+    const cudaError_t refused = cudaLaunchKernelEx(After(static_cast<unsigned>(peaks), PACK_THREADS, 0, stream),
+                                                   wgmma_peaks_kernel<P>, p, all);
+    if (refused != cudaSuccess) return refused;
+  }
+  return cudaLaunchKernelEx(After(static_cast<unsigned>(blocks), PACK_THREADS, 0, stream), wgmma_pack_kernel<W, P>, p, all);
 }
 
 template <class W, class P>
@@ -6795,18 +6867,8 @@ cudaError_t launch_wgmma_multiply(const P& p, const Packing& all, int processors
   const cudaError_t refused = allow_shared(contract_wgmma_kernel<W, P>, W::shared_bytes);
   if (refused != cudaSuccess) return refused;
   const int64_t pairs = all.pairs(), at_once = processors / all.cluster;
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim.x = static_cast<unsigned>(all.cluster);
-  cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(all.cluster * (pairs < at_once ? pairs : at_once)));
-  config.blockDim = dim3(W::threads);
-  config.dynamicSmemBytes = W::shared_bytes;
-  config.stream = stream;
-  config.attrs = &cluster;
-  config.numAttrs = all.cluster > 1;
-  return cudaLaunchKernelEx(&config, contract_wgmma_kernel<W, P>, p, all);
+  const unsigned cluster = static_cast<unsigned>(all.cluster), blocks = cluster * static_cast<unsigned>(pairs < at_once ? pairs : at_once);
+  return cudaLaunchKernelEx(After(blocks, W::threads, W::shared_bytes, stream, cluster), contract_wgmma_kernel<W, P>, p, all);
 }
 
 template <class W, class P>
@@ -6816,8 +6878,7 @@ cudaError_t launch_wgmma_again(const P& p, const Packing& all, cudaStream_t stre
   const cudaError_t refused = allow_shared(contract_again_kernel<Config, P>, Config::shared_bytes);
   if (refused != cudaSuccess) return refused;
   const unsigned tiles = static_cast<unsigned>(all.batches) * all.tiles_m * all.tiles_n;
-  contract_again_kernel<Config, P><<<tiles, Config::threads, Config::shared_bytes, stream>>>(p, all.again);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(tiles, Config::threads, Config::shared_bytes, stream), contract_again_kernel<Config, P>, p, all.again);
 }
 
 // Launches nothing where D is empty. cudaErrorInvalidValue: too many tiles.
@@ -6969,6 +7030,7 @@ struct MapThreads {
 
 template <class M>
 __global__ void __launch_bounds__(MAP_THREADS) map_kernel(const M m) {
+  follow();
   const MapThreads threads;
   if constexpr (M::in_vectors) {
     m.walk(threads, m.places());
@@ -6988,8 +7050,7 @@ cudaError_t launch_map(const M& m, cudaStream_t stream) {
     wanted = vectors > singles ? vectors : singles;
   }
   const int64_t blocks = (wanted + MAP_THREADS - 1) / MAP_THREADS, most = 1 << 20;
-  map_kernel<<<static_cast<unsigned>(blocks < most ? blocks : most), MAP_THREADS, 0, stream>>>(m);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(static_cast<unsigned>(blocks < most ? blocks : most), MAP_THREADS, 0, stream), map_kernel<M>, m);
 }
 
 }  // namespace crucible
@@ -7030,16 +7091,26 @@ namespace crucible {
 
 constexpr int ROW_THREADS = 256, SLICE_VECTORS = CRUCIBLE_SLICE_VECTORS, GRID_MOST = 65535;
 
-template <class Acc>
-__device__ __forceinline__ Acc from_lane(const Acc& a, int mask) {
+// What another lane has: the one `by` further on, or, where LANE, that lane.
+template <bool LANE = false, class Acc>
+__device__ __forceinline__ Acc from_lane(const Acc& a, int by) {
   static_assert(sizeof(Acc) % 4 == 0, "partial results are whole words");
   uint32_t words[sizeof(Acc) / 4];
   memcpy(words, &a, sizeof(Acc));
 #pragma unroll
-  for (int i = 0; i < static_cast<int>(sizeof(Acc) / 4); ++i) words[i] = __shfl_xor_sync(0xffffffffu, words[i], mask);
+  for (int i = 0; i < static_cast<int>(sizeof(Acc) / 4); ++i)
+    words[i] = LANE ? __shfl_sync(0xffffffffu, words[i], by) : __shfl_down_sync(0xffffffffu, words[i], by);
   Acc b;
   memcpy(&b, words, sizeof(Acc));
   return b;
+}
+
+// The first COUNT lanes' results, joined, to all lanes. What the others join on the way nobody wants.
+template <int COUNT, class Acc>
+__device__ __forceinline__ Acc join_lanes(Acc a) {
+#pragma unroll
+  for (int by = COUNT / 2; by > 0; by /= 2) a.join(from_lane(a, by));
+  return from_lane<true>(a, 0);
 }
 
 // What an earlier kernel left, whole.
@@ -7067,29 +7138,15 @@ struct Lanes {
 
   template <class Acc>
   __device__ __forceinline__ void join(Acc& a) const {
-    if constexpr (N > 1) {
-#pragma unroll
-      for (int mask = 16; mask > 0; mask /= 2) {
-        // Both partners join in the same order, so that all threads end with the very same bits.
-        const Acc other = from_lane(a, mask);
-        if (threadIdx.x & mask) {
-          Acc left = other;
-          left.join(a);
-          a = left;
-        } else {
-          a.join(other);
-        }
-      }
-    }
+    if constexpr (N > 1) a = join_lanes<32>(a);
     if constexpr (N > 32) {
-      __shared__ __align__(16) unsigned char slots[ROW_THREADS / 32 * sizeof(Acc)];
+      constexpr int WARPS = ROW_THREADS / 32;
+      __shared__ __align__(16) unsigned char slots[WARPS * sizeof(Acc)];
       Acc* const slot = reinterpret_cast<Acc*>(slots);
       __syncthreads();  // the last join's readers are done
       if (threadIdx.x % 32 == 0) slot[threadIdx.x / 32] = a;
       __syncthreads();
-      a = slot[0];
-#pragma unroll
-      for (int w = 1; w < ROW_THREADS / 32; ++w) a.join(slot[w]);
+      a = join_lanes<WARPS>(slot[threadIdx.x % WARPS]);
     }
   }
 };
@@ -7108,12 +7165,14 @@ __host__ __device__ inline int64_t row_share(int64_t length, int parts) {
 
 template <int N, class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_kernel(const R r) {
+  follow();
   const int64_t row = row_of_thread<N>();
   if (row < r.rows()) r(Lanes<N>(), static_cast<Index>(row));
 }
 
 template <int N, class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_keeping_kernel(const R r) {
+  follow();
   extern __shared__ __align__(16) unsigned char row_kept[];
   const int64_t after = row_of_thread<N>(), row = CRUCIBLE_LAST_FIRST ? r.rows() - 1 - after : after;
   accum* const kept = reinterpret_cast<accum*>(row_kept) + threadIdx.x / N * r.kept();
@@ -7122,6 +7181,7 @@ __global__ void __launch_bounds__(ROW_THREADS) row_keeping_kernel(const R r) {
 
 template <int N, class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_found_kernel(const R r, typename R::Found* found) {
+  follow();
   const int64_t row = row_of_thread<N>();
   if (row >= r.rows()) return;
   const Lanes<N> lanes;
@@ -7133,6 +7193,7 @@ __global__ void __launch_bounds__(ROW_THREADS) row_found_kernel(const R r, typen
 // elements are asked for.
 template <class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_slices_kernel(const R r, const typename R::Found* found, Index share) {
+  follow();
   const int64_t count = static_cast<int64_t>(r.rows()) * r.repeats(), after = blockIdx.z * int64_t(GRID_MOST) + blockIdx.y;
   if (after >= count) return;
   const Index place = static_cast<Index>(CRUCIBLE_LAST_FIRST ? count - 1 - after : after), row = place / r.repeats();
@@ -7144,6 +7205,7 @@ __global__ void __launch_bounds__(ROW_THREADS) row_slices_kernel(const R r, cons
 
 template <int N, class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_parts_kernel(const R r, typename R::Acc* parts, int splits) {
+  follow();
   const int64_t row = row_of_thread<N>(), length = r.length(), each = row_share(length, splits);
   if (row >= r.rows()) return;
   const int64_t from = each * blockIdx.y, to = from + each < length ? from + each : length;
@@ -7156,6 +7218,7 @@ __global__ void __launch_bounds__(ROW_THREADS) row_parts_kernel(const R r, typen
 
 template <class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_whole_kernel(const R r, const typename R::Acc* parts, int splits) {
+  follow();
   const int64_t row = row_of_thread<32>();
   if (row >= r.rows()) return;
   typename R::Acc a;
@@ -7173,8 +7236,7 @@ template <int N, class R>
 cudaError_t launch_rows(const R& r, cudaStream_t stream) {
   const int64_t rows = r.rows();
   if (rows <= 0) return cudaSuccess;
-  row_kernel<N><<<row_blocks(rows, N), ROW_THREADS, 0, stream>>>(r);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(row_blocks(rows, N), ROW_THREADS, 0, stream), row_kernel<N, R>, r);
 }
 
 // Rows that fit in shared memory keep what their first walk computes.
@@ -7182,8 +7244,7 @@ template <int N, class R>
 cudaError_t launch_keeping_rows(const R& r, cudaStream_t stream) {
   const int64_t rows = r.rows(), bytes = r.kept() * (ROW_THREADS / N) * static_cast<int64_t>(sizeof(accum));
   if (rows <= 0 || bytes > 48 * 1024) return launch_rows<N>(r, stream);
-  row_keeping_kernel<N><<<row_blocks(rows, N), ROW_THREADS, static_cast<size_t>(bytes), stream>>>(r);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(row_blocks(rows, N), ROW_THREADS, static_cast<size_t>(bytes), stream), row_keeping_kernel<N, R>, r);
 }
 
 // `found` has room for a Found for each row.
@@ -7193,15 +7254,14 @@ cudaError_t launch_sliced_rows(const R& r, void* found, cudaStream_t stream) {
   const int64_t rows = r.rows(), length = r.length(), slices = (length + SLICE - 1) / SLICE;
   if (rows <= 0) return cudaSuccess;
   auto* const results = static_cast<typename R::Found*>(found);
-  row_found_kernel<N><<<row_blocks(rows, N), ROW_THREADS, 0, stream>>>(r, results);
-  const cudaError_t error = cudaGetLastError();
+  const cudaError_t error = cudaLaunchKernelEx(After(row_blocks(rows, N), ROW_THREADS, 0, stream), row_found_kernel<N, R>, r, results);
   if (error != cudaSuccess) return error;
   const int64_t places = rows * r.repeats();
   if (places <= 0 || slices <= 0) return cudaSuccess;
   const dim3 grid(static_cast<unsigned>(slices), static_cast<unsigned>(places < GRID_MOST ? places : GRID_MOST),
                   static_cast<unsigned>((places + GRID_MOST - 1) / GRID_MOST));
-  row_slices_kernel<<<grid, ROW_THREADS, 0, stream>>>(r, results, static_cast<Index>(row_share(length, static_cast<int>(slices))));
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(grid, ROW_THREADS, 0, stream),
+                            row_slices_kernel<R>, r, results, static_cast<Index>(row_share(length, static_cast<int>(slices))));
 }
 
 // `parts` has room for rows * splits partial results.
@@ -7210,11 +7270,10 @@ cudaError_t launch_split_rows(const R& r, void* parts, int splits, cudaStream_t 
   const int64_t rows = r.rows();
   if (rows <= 0) return cudaSuccess;
   auto* const acc = static_cast<typename R::Acc*>(parts);
-  row_parts_kernel<N><<<dim3(row_blocks(rows, N), splits), ROW_THREADS, 0, stream>>>(r, acc, splits);
-  const cudaError_t error = cudaGetLastError();
+  const cudaError_t error = cudaLaunchKernelEx(After(dim3(row_blocks(rows, N), splits), ROW_THREADS, 0, stream),
+                                               row_parts_kernel<N, R>, r, acc, splits);
   if (error != cudaSuccess) return error;
-  row_whole_kernel<<<row_blocks(rows, 32), ROW_THREADS, 0, stream>>>(r, acc, splits);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(row_blocks(rows, 32), ROW_THREADS, 0, stream), row_whole_kernel<R>, r, acc, splits);
 }
 
 }  // namespace crucible
@@ -7333,8 +7392,9 @@ struct Wgmma<128, Operands::Native> {
 using namespace crucible;
 
 inline void check(cudaError_t error, const char* kernel) {
-  if (error != cudaSuccess)
-    throw std::runtime_error(std::string(kernel) + ": " + cudaGetErrorString(error));
+  if (error == cudaSuccess) return;
+  cudaGetLastError();  // whoever launches next is not to find it
+  throw std::runtime_error(std::string(kernel) + ": " + cudaGetErrorString(error));
 }
 
 // sum_1

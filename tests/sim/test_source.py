@@ -49,6 +49,22 @@ def test_launches(launch, kernel, arguments):
     assert "<<<" not in mask(out)
 
 
+def test_launch_calls_that_name_their_kernel():
+    text = """
+template <class T, int N> __global__ void scale(T* x, int n) {}
+int f() {
+  return cudaLaunchKernelEx(After(dim3(n, 2), 64, 0, s),
+                            scale<float, 4>, x /* in */,
+                            n);
+}
+"""
+    out = rewrite(text)
+    assert launch_site(out) == ("scale<float, 4>", ["x", "n"])
+    assert "cudaLaunchKernelEx" not in out and out.count("\n") == text.count("\n")
+    unknown = "int f() { return cudaLaunchKernelEx(&config, chosen, x); }"
+    assert rewrite(unknown) == unknown
+
+
 def test_launch_over_lines_and_in_macros():
     text = """
 void f() {

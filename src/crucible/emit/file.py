@@ -116,8 +116,9 @@ def _cuda(parts: dict[str, list[Functor]], runs: Sequence[Pass]) -> str:
             *([wgmma.instructions(columns, tf32)] if columns or tf32 else []),
             "using namespace crucible;",
             'inline void check(cudaError_t error, const char* kernel) {\n'
-            "  if (error != cudaSuccess)\n"
-            '    throw std::runtime_error(std::string(kernel) + ": " + cudaGetErrorString(error));\n}',
+            "  if (error == cudaSuccess) return;\n"
+            "  cudaGetLastError();  // whoever launches next is not to find it\n"
+            '  throw std::runtime_error(std::string(kernel) + ": " + cudaGetErrorString(error));\n}',
             *(f.text for f in functors),
             *(text for run in mine for text in run.cuda()),
         ])  # fmt: skip

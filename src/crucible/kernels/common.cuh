@@ -48,6 +48,41 @@ using Index = int64_t;
 using Index = int32_t;
 #endif
 
+// Kernels follow each other closely: on Hopper one is set up while the one before it on the stream ends. So each begins with
+// follow(), which waits until all of that is done and seen, and is launched by
+//   cudaLaunchKernelEx(After(blocks, threads, shared bytes, stream), kernel, arguments...)
+__device__ __forceinline__ void follow() {
+#if CRUCIBLE_HOPPER
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+#ifndef __CUDACC_RTC__
+struct After {
+  cudaLaunchConfig_t config{};
+  cudaLaunchAttribute attributes[2]{};
+  // Blocks in clusters of so many, which a simulator does not have.
+  After(dim3 blocks, unsigned threads, size_t shared, cudaStream_t stream, unsigned cluster = 1) {
+    config.gridDim = blocks;
+    config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = shared;
+    config.stream = stream;
+#if CRUCIBLE_HOPPER && CUDART_VERSION >= 12030  // with which such launches can be captured in graphs
+    attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+#endif
+    if (cluster > 1) {
+      attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
+      attributes[config.numAttrs++].val.clusterDim = {cluster, 1, 1};
+    }
+  }
+  operator const cudaLaunchConfig_t*() {
+    config.attrs = attributes;
+    return &config;
+  }
+};
+#endif
+
 // An element of a tensor that this kernel only reads: such loads need not wait for stores before them.
 template <class T>
 __device__ __forceinline__ T read(const T& x) { return __ldg(&x); }

@@ -335,6 +335,7 @@ __device__ __forceinline__ void contract_tile(const P& p, unsigned block, int sp
 template <class Config, class P>
 __global__ void __launch_bounds__(Config::threads, Config::blocks_per_sm)
     contract_kernel(const __grid_constant__ P p, int splits) {
+  follow();
   extern __shared__ __align__(16) unsigned char contract_shared[];
   contract_tile<Config>(p, blockIdx.x, static_cast<int>(blockIdx.y), splits, contract_shared);
 }
@@ -371,8 +372,7 @@ cudaError_t launch_contract(const P& p, int splits, cudaStream_t stream) {
   const cudaError_t refused = allow_shared(contract_kernel<Config, P>, Config::shared_bytes);
   if (refused != cudaSuccess) return refused;
   const dim3 grid(static_cast<unsigned>(batches * tiles_m * tiles_n), static_cast<unsigned>(splits));
-  contract_kernel<Config, P><<<grid, Config::threads, Config::shared_bytes, stream>>>(p, splits);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(grid, Config::threads, Config::shared_bytes, stream), contract_kernel<Config, P>, p, splits);
 }
 #endif
 

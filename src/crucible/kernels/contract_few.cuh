@@ -373,6 +373,7 @@ __device__ __forceinline__ void few_across(const P& p, Index z, Index first, int
 template <class Side, int LINES, class P>
 __global__ void __launch_bounds__(FEW_THREADS, few_resident(LINES))
     contract_few_kernel(const __grid_constant__ P p, const __grid_constant__ FewShape shape, accum* parts) {
+  follow();
   extern __shared__ __align__(16) unsigned char few_shared[];
   const int of_all = static_cast<int>(blockIdx.x) / shape.passes, block = of_all % shape.blocks;
   const Index z = of_all / shape.blocks, first = static_cast<Index>(blockIdx.x % shape.passes * LINES);
@@ -392,6 +393,7 @@ enum : int { FEW_FINISH_THREADS = 64 };
 template <int BN, class P>
 __global__ void __launch_bounds__(FEW_FINISH_THREADS)
     contract_few_finish_kernel(const __grid_constant__ P p, const accum* parts, int splits, int planned) {
+  follow();
   const int64_t rows = static_cast<int64_t>(p.batches()) * p.rows(), each = rows * p.cols();
   if constexpr (P::statistics) {  // and so nothing is planned
     const int64_t tiles = (static_cast<int64_t>(p.cols()) + BN - 1) / BN;
@@ -472,8 +474,7 @@ cudaError_t launch_few_sums(const P& p, const FewShape& s, accum* parts, cudaStr
   const int64_t blocks = static_cast<int64_t>(s.blocks) * p.batches() * s.passes;
   if (blocks > 0x7fffffff) return cudaErrorInvalidValue;
   const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(s.splits));
-  contract_few_kernel<Side, LINES, P><<<grid, FEW_THREADS, bytes, stream>>>(p, s, parts);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(grid, FEW_THREADS, bytes, stream), contract_few_kernel<Side, LINES, P>, p, s, parts);
 }
 
 // `workspace` has few_bytes(). D is not empty and has a depth: ask few_pays() first. cudaErrorInvalidValue: too many blocks.
@@ -496,8 +497,8 @@ cudaError_t launch_contract_few(const P& p, int planned, void* workspace, cudaSt
   else if constexpr (FEW_ROWS > 8)
     error = launch_few_sums<Side, FEW_ROWS, P>(p, s, parts, stream);
   if (error != cudaSuccess) return error;
-  contract_few_finish_kernel<BN, P><<<static_cast<unsigned>(blocks), FEW_FINISH_THREADS, 0, stream>>>(p, parts, s.splits, planned);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(static_cast<unsigned>(blocks), FEW_FINISH_THREADS, 0, stream),
+                            contract_few_finish_kernel<BN, P>, p, parts, s.splits, planned);
 }
 #endif
 

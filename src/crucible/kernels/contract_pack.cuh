@@ -484,6 +484,7 @@ __device__ __forceinline__ void peaks_block(const P& p, const Packing& all, int6
 template <class P>
 __global__ void __launch_bounds__(PACK_THREADS) wgmma_peaks_kernel(const __grid_constant__ P p,
                                                                    const __grid_constant__ Packing all) {
+  follow();
 #if CRUCIBLE_HAS_MMA
   peaks_block(p, all, blockIdx.x);
 #endif
@@ -493,6 +494,7 @@ __global__ void __launch_bounds__(PACK_THREADS) wgmma_peaks_kernel(const __grid_
 template <class W, class P>
 __global__ void __launch_bounds__(PACK_THREADS, 3) wgmma_pack_kernel(const __grid_constant__ P p,
                                                                      const __grid_constant__ Packing all) {
+  follow();
 #if CRUCIBLE_HAS_MMA
   for (int64_t i = blockIdx.x * int64_t(PACK_THREADS) + threadIdx.x; i < all.counters; i += gridDim.x * int64_t(PACK_THREADS))
     all.again[i] = 0;

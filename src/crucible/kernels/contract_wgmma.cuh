@@ -363,6 +363,7 @@ __device__ __forceinline__ void consume(const P& p, const Packing& all, const Wg
 template <class W, class P>
 __global__ void __launch_bounds__(W::threads, 1)
     contract_wgmma_kernel(const __grid_constant__ P p, const __grid_constant__ Packing all) {
+  follow();
 #if CRUCIBLE_HAS_WGMMA
   extern __shared__ __align__(1024) unsigned char wgmma_shared[];
   const WgmmaShared<W> shared{shared_address(wgmma_shared)};
@@ -399,6 +400,7 @@ __global__ void __launch_bounds__(W::threads, 1)
 template <class Config, class P>
 __global__ void __launch_bounds__(Config::threads, Config::blocks_per_sm)
     contract_again_kernel(const __grid_constant__ P p, const int* again) {
+  follow();
   extern __shared__ __align__(16) unsigned char again_shared[];
   if (*again != 0) contract_tile<Config>(p, blockIdx.x, 0, 1, again_shared);
 }
@@ -487,10 +489,12 @@ cudaError_t launch_wgmma_pack(const P& p, const Packing& all, cudaStream_t strea
   const int64_t blocks = all.a.early * all.a.blocks + all.b.early * all.b.blocks;
   const int64_t peaks = ((P::a_along_k ? 0 : all.a.lines) + (P::b_along_k ? 0 : all.b.lines)) / 32 * chunks;
   if (blocks > most || peaks > most) return cudaErrorInvalidValue;
-  if constexpr (W::scaled && !(P::a_along_k && P::b_along_k))
-    wgmma_peaks_kernel<P><<<static_cast<unsigned>(peaks), PACK_THREADS, 0, stream>>>(p, all);
-  wgmma_pack_kernel<W, P><<<static_cast<unsigned>(blocks), PACK_THREADS, 0, stream>>>(p, all);
-  return cudaGetLastError();
+  if constexpr (W::scaled && !(P::a_along_k && P::b_along_k)) {
+    const cudaError_t refused = cudaLaunchKernelEx(After(static_cast<unsigned>(peaks), PACK_THREADS, 0, stream),
+                                                   wgmma_peaks_kernel<P>, p, all);
+    if (refused != cudaSuccess) return refused;
+  }
+  return cudaLaunchKernelEx(After(static_cast<unsigned>(blocks), PACK_THREADS, 0, stream), wgmma_pack_kernel<W, P>, p, all);
 }
 
 template <class W, class P>
@@ -498,18 +502,8 @@ cudaError_t launch_wgmma_multiply(const P& p, const Packing& all, int processors
   const cudaError_t refused = allow_shared(contract_wgmma_kernel<W, P>, W::shared_bytes);
   if (refused != cudaSuccess) return refused;
   const int64_t pairs = all.pairs(), at_once = processors / all.cluster;
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim.x = static_cast<unsigned>(all.cluster);
-  cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(all.cluster * (pairs < at_once ? pairs : at_once)));
-  config.blockDim = dim3(W::threads);
-  config.dynamicSmemBytes = W::shared_bytes;
-  config.stream = stream;
-  config.attrs = &cluster;
-  config.numAttrs = all.cluster > 1;
-  return cudaLaunchKernelEx(&config, contract_wgmma_kernel<W, P>, p, all);
+  const unsigned cluster = static_cast<unsigned>(all.cluster), blocks = cluster * static_cast<unsigned>(pairs < at_once ? pairs : at_once);
+  return cudaLaunchKernelEx(After(blocks, W::threads, W::shared_bytes, stream, cluster), contract_wgmma_kernel<W, P>, p, all);
 }
 
 template <class W, class P>
@@ -519,8 +513,7 @@ cudaError_t launch_wgmma_again(const P& p, const Packing& all, cudaStream_t stre
   const cudaError_t refused = allow_shared(contract_again_kernel<Config, P>, Config::shared_bytes);
   if (refused != cudaSuccess) return refused;
   const unsigned tiles = static_cast<unsigned>(all.batches) * all.tiles_m * all.tiles_n;
-  contract_again_kernel<Config, P><<<tiles, Config::threads, Config::shared_bytes, stream>>>(p, all.again);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(tiles, Config::threads, Config::shared_bytes, stream), contract_again_kernel<Config, P>, p, all.again);
 }
 
 // Launches nothing where D is empty. cudaErrorInvalidValue: too many tiles.

@@ -13,6 +13,7 @@ struct Copies {
 
 template <int N>
 __global__ void copies_kernel(const Copies<N> copies) {
+  follow();
   const auto& pair = copies.pairs[blockIdx.y];
   const unsigned char* const from = reinterpret_cast<const unsigned char*>(pair.from);
   unsigned char* const to = reinterpret_cast<unsigned char*>(pair.to);
@@ -27,8 +28,7 @@ cudaError_t launch_copies(const Copies<N>& copies, cudaStream_t stream) {
   for (const auto& pair : copies.pairs) most = pair.bytes > most ? pair.bytes : most;
   const int64_t blocks = (most + 255) / 256;
   if (blocks == 0) return cudaSuccess;
-  copies_kernel<<<dim3(static_cast<unsigned>(blocks < 1024 ? blocks : 1024), N), 256, 0, stream>>>(copies);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(dim3(static_cast<unsigned>(blocks < 1024 ? blocks : 1024), N), 256, 0, stream), copies_kernel<N>, copies);
 }
 #endif
 

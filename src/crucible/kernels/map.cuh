@@ -24,6 +24,7 @@ struct MapThreads {
 
 template <class M>
 __global__ void __launch_bounds__(MAP_THREADS) map_kernel(const M m) {
+  follow();
   const MapThreads threads;
   if constexpr (M::in_vectors) {
     m.walk(threads, m.places());
@@ -43,8 +44,7 @@ cudaError_t launch_map(const M& m, cudaStream_t stream) {
     wanted = vectors > singles ? vectors : singles;
   }
   const int64_t blocks = (wanted + MAP_THREADS - 1) / MAP_THREADS, most = 1 << 20;
-  map_kernel<<<static_cast<unsigned>(blocks < most ? blocks : most), MAP_THREADS, 0, stream>>>(m);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(static_cast<unsigned>(blocks < most ? blocks : most), MAP_THREADS, 0, stream), map_kernel<M>, m);
 }
 
 }  // namespace crucible

@@ -112,12 +112,14 @@ __host__ __device__ inline int64_t row_share(int64_t length, int parts) {
 
 template <int N, class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_kernel(const R r) {
+  follow();
   const int64_t row = row_of_thread<N>();
   if (row < r.rows()) r(Lanes<N>(), static_cast<Index>(row));
 }
 
 template <int N, class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_keeping_kernel(const R r) {
+  follow();
   extern __shared__ __align__(16) unsigned char row_kept[];
   const int64_t after = row_of_thread<N>(), row = CRUCIBLE_LAST_FIRST ? r.rows() - 1 - after : after;
   accum* const kept = reinterpret_cast<accum*>(row_kept) + threadIdx.x / N * r.kept();
@@ -126,6 +128,7 @@ __global__ void __launch_bounds__(ROW_THREADS) row_keeping_kernel(const R r) {
 
 template <int N, class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_found_kernel(const R r, typename R::Found* found) {
+  follow();
   const int64_t row = row_of_thread<N>();
   if (row >= r.rows()) return;
   const Lanes<N> lanes;
@@ -137,6 +140,7 @@ __global__ void __launch_bounds__(ROW_THREADS) row_found_kernel(const R r, typen
 // elements are asked for.
 template <class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_slices_kernel(const R r, const typename R::Found* found, Index share) {
+  follow();
   const int64_t count = static_cast<int64_t>(r.rows()) * r.repeats(), after = blockIdx.z * int64_t(GRID_MOST) + blockIdx.y;
   if (after >= count) return;
   const Index place = static_cast<Index>(CRUCIBLE_LAST_FIRST ? count - 1 - after : after), row = place / r.repeats();
@@ -148,6 +152,7 @@ __global__ void __launch_bounds__(ROW_THREADS) row_slices_kernel(const R r, cons
 
 template <int N, class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_parts_kernel(const R r, typename R::Acc* parts, int splits) {
+  follow();
   const int64_t row = row_of_thread<N>(), length = r.length(), each = row_share(length, splits);
   if (row >= r.rows()) return;
   const int64_t from = each * blockIdx.y, to = from + each < length ? from + each : length;
@@ -160,6 +165,7 @@ __global__ void __launch_bounds__(ROW_THREADS) row_parts_kernel(const R r, typen
 
 template <class R>
 __global__ void __launch_bounds__(ROW_THREADS) row_whole_kernel(const R r, const typename R::Acc* parts, int splits) {
+  follow();
   const int64_t row = row_of_thread<32>();
   if (row >= r.rows()) return;
   typename R::Acc a;
@@ -177,8 +183,7 @@ template <int N, class R>
 cudaError_t launch_rows(const R& r, cudaStream_t stream) {
   const int64_t rows = r.rows();
   if (rows <= 0) return cudaSuccess;
-  row_kernel<N><<<row_blocks(rows, N), ROW_THREADS, 0, stream>>>(r);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(row_blocks(rows, N), ROW_THREADS, 0, stream), row_kernel<N, R>, r);
 }
 
 // Rows that fit in shared memory keep what their first walk computes.
@@ -186,8 +191,7 @@ template <int N, class R>
 cudaError_t launch_keeping_rows(const R& r, cudaStream_t stream) {
   const int64_t rows = r.rows(), bytes = r.kept() * (ROW_THREADS / N) * static_cast<int64_t>(sizeof(accum));
   if (rows <= 0 || bytes > 48 * 1024) return launch_rows<N>(r, stream);
-  row_keeping_kernel<N><<<row_blocks(rows, N), ROW_THREADS, static_cast<size_t>(bytes), stream>>>(r);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(row_blocks(rows, N), ROW_THREADS, static_cast<size_t>(bytes), stream), row_keeping_kernel<N, R>, r);
 }
 
 // `found` has room for a Found for each row.
@@ -197,15 +201,14 @@ cudaError_t launch_sliced_rows(const R& r, void* found, cudaStream_t stream) {
   const int64_t rows = r.rows(), length = r.length(), slices = (length + SLICE - 1) / SLICE;
   if (rows <= 0) return cudaSuccess;
   auto* const results = static_cast<typename R::Found*>(found);
-  row_found_kernel<N><<<row_blocks(rows, N), ROW_THREADS, 0, stream>>>(r, results);
-  const cudaError_t error = cudaGetLastError();
+  const cudaError_t error = cudaLaunchKernelEx(After(row_blocks(rows, N), ROW_THREADS, 0, stream), row_found_kernel<N, R>, r, results);
   if (error != cudaSuccess) return error;
   const int64_t places = rows * r.repeats();
   if (places <= 0 || slices <= 0) return cudaSuccess;
   const dim3 grid(static_cast<unsigned>(slices), static_cast<unsigned>(places < GRID_MOST ? places : GRID_MOST),
                   static_cast<unsigned>((places + GRID_MOST - 1) / GRID_MOST));
-  row_slices_kernel<<<grid, ROW_THREADS, 0, stream>>>(r, results, static_cast<Index>(row_share(length, static_cast<int>(slices))));
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(grid, ROW_THREADS, 0, stream),
+                            row_slices_kernel<R>, r, results, static_cast<Index>(row_share(length, static_cast<int>(slices))));
 }
 
 // `parts` has room for rows * splits partial results.
@@ -214,11 +217,10 @@ cudaError_t launch_split_rows(const R& r, void* parts, int splits, cudaStream_t 
   const int64_t rows = r.rows();
   if (rows <= 0) return cudaSuccess;
   auto* const acc = static_cast<typename R::Acc*>(parts);
-  row_parts_kernel<N><<<dim3(row_blocks(rows, N), splits), ROW_THREADS, 0, stream>>>(r, acc, splits);
-  const cudaError_t error = cudaGetLastError();
+  const cudaError_t error = cudaLaunchKernelEx(After(dim3(row_blocks(rows, N), splits), ROW_THREADS, 0, stream),
+                                               row_parts_kernel<N, R>, r, acc, splits);
   if (error != cudaSuccess) return error;
-  row_whole_kernel<<<row_blocks(rows, 32), ROW_THREADS, 0, stream>>>(r, acc, splits);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(row_blocks(rows, 32), ROW_THREADS, 0, stream), row_whole_kernel<R>, r, acc, splits);
 }
 
 }  // namespace crucible

@@ -83,6 +83,7 @@ __host__ __device__ int64_t packed_words(const P& p) {
 
 template <class W, class P>
 __global__ void __launch_bounds__(256) pack_kernel(const __grid_constant__ P p, unsigned* __restrict__ packed) {
+  follow();
 #if CRUCIBLE_HAS_MMA
   using S = WindowSizes<W, P>;
   const int64_t count = packed_words<W>(p);
@@ -292,19 +293,18 @@ struct WindowBlock {
 #endif
 };
 
-template <class W, class P>
-__global__ void __launch_bounds__(W::threads, 2)
-    window_kernel(const __grid_constant__ P p, const unsigned* __restrict__ packed) {
-  extern __shared__ __align__(16) unsigned char window_shared[];
 #if CRUCIBLE_HAS_MMA
+// A block's tile: rows first, then boxes, then batches.
+template <class W, class P>
+__device__ __forceinline__ void window_tile(const P& p, const unsigned* __restrict__ packed, unsigned number, unsigned char* shared) {
   using S = WindowSizes<W, P>;
   const Index tiles = (p.rows() + W::BM - 1) / W::BM, boxes = box_count(p);
-  const Index tile_m = static_cast<Index>(blockIdx.x % unsigned(tiles)), rest = static_cast<Index>(blockIdx.x / unsigned(tiles));
+  const Index tile_m = static_cast<Index>(number % unsigned(tiles)), rest = static_cast<Index>(number / unsigned(tiles));
   const Index box = rest % boxes, z = rest / boxes;
   const BoxPlace<P> place(p, box);
 
   const int64_t step_count = window_chunks(p.channels(), W::CHANNELS) * int64_t(S::STEPS);
-  WindowBlock<W, P> block{p, window_shared, packed + (z % p.groups() * tiles + tile_m) * step_count * W::STEP_WORDS,
+  WindowBlock<W, P> block{p, shared, packed + (z % p.groups() * tiles + tile_m) * step_count * W::STEP_WORDS,
                           p.channels(), 0, S::A_WORDS * 4, 2 * S::A_WORDS * 4, (2 * S::A_WORDS + S::B_WORDS) * 4,
                           (2 * S::A_WORDS + 2 * S::B_WORDS) * 4, Taps<P>(p, z % p.groups())};
 #pragma unroll
@@ -324,7 +324,7 @@ __global__ void __launch_bounds__(W::threads, 2)
     block.template multiply<false>(sums);
 
   const BoxColumns<P, W::BN> columns(p, place, box);
-  accum* staged = reinterpret_cast<accum*>(window_shared);
+  accum* staged = reinterpret_cast<accum*>(shared);
 #pragma unroll 1
   for (int pass = 0; pass < W::passes; ++pass) {
     __syncthreads();
@@ -336,6 +336,16 @@ __global__ void __launch_bounds__(W::threads, 2)
       if (m < p.rows()) finish_row<W>(p, z, m, columns, 0, staged + r * W::pass_stride);
     }
   }
+}
+#endif
+
+template <class W, class P>
+__global__ void __launch_bounds__(W::threads, 2)
+    window_kernel(const __grid_constant__ P p, const unsigned* __restrict__ packed) {
+  follow();
+  extern __shared__ __align__(16) unsigned char window_shared[];
+#if CRUCIBLE_HAS_MMA
+  window_tile<W>(p, packed, blockIdx.x, window_shared);
 #endif
 }
 
@@ -348,13 +358,12 @@ cudaError_t launch_window(const P& p, unsigned* packed, cudaStream_t stream) {
   if (blocks == 0) return cudaSuccess;
   if (blocks > 0x7fffffff) return cudaErrorInvalidValue;
   const int64_t packers = (words + 1023) / 1024;
-  pack_kernel<W><<<static_cast<unsigned>(packers < 4096 ? packers : 4096), 256, 0, stream>>>(p, packed);
-  cudaError_t refused = cudaGetLastError();
+  cudaError_t refused = cudaLaunchKernelEx(After(static_cast<unsigned>(packers < 4096 ? packers : 4096), 256, 0, stream),
+                                           pack_kernel<W, P>, p, packed);
   if (refused != cudaSuccess) return refused;
   refused = allow_shared(window_kernel<W, P>, S::shared_bytes);
   if (refused != cudaSuccess) return refused;
-  window_kernel<W><<<static_cast<unsigned>(blocks), W::threads, S::shared_bytes, stream>>>(p, packed);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(static_cast<unsigned>(blocks), W::threads, S::shared_bytes, stream), window_kernel<W, P>, p, packed);
 }
 #endif
 

@@ -178,6 +178,7 @@ struct GradientBlock {
 template <class G, class P>
 __global__ void __launch_bounds__(G::threads, G::threads > 128 ? 1 : 2)
     gradient_kernel(const __grid_constant__ P p, int splits) {
+  follow();
   extern __shared__ __align__(16) unsigned char gradient_shared[];
 #if CRUCIBLE_HAS_MMA
   using S = GradientSizes<G, P>;
@@ -302,8 +303,7 @@ cudaError_t launch_gradient(const P& p, int splits, cudaStream_t stream) {
   const cudaError_t refused = allow_shared(gradient_kernel<G, P>, S::shared_bytes);
   if (refused != cudaSuccess) return refused;
   const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(splits / G::WARPS_K));
-  gradient_kernel<G><<<grid, G::threads, S::shared_bytes, stream>>>(p, splits / G::WARPS_K);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(grid, G::threads, S::shared_bytes, stream), gradient_kernel<G, P>, p, splits / G::WARPS_K);
 }
 #endif
 

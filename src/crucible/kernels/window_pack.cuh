@@ -149,6 +149,7 @@ __device__ __forceinline__ void sample_input(const P& p, const Packed& packed, i
 // A block for each row of weights, and one more that looks at the input.
 template <class W, class P>
 __global__ void __launch_bounds__(PACKERS) pack_rows_kernel(const __grid_constant__ P p, void* workspace) {
+  follow();
 #if CRUCIBLE_HAS_WGMMA
   __shared__ int peaks[Packed::apart<P>()];  // of channels: floats that are not negative, as integers
   const Packed packed(p, workspace);
@@ -235,8 +236,7 @@ cudaError_t pack_rows(const P& p, void* workspace, int* processors, cudaStream_t
   if (refused == cudaSuccess) refused = cudaDeviceGetAttribute(processors, cudaDevAttrMultiProcessorCount, device);
   if (refused != cudaSuccess) return refused;
   const int64_t rows = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS) * PAIR_ROWS;
-  pack_rows_kernel<W><<<static_cast<unsigned>(rows + 1), PACKERS, 0, stream>>>(p, workspace);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(static_cast<unsigned>(rows + 1), PACKERS, 0, stream), pack_rows_kernel<W, P>, p, workspace);
 }
 #endif
 

@@ -59,6 +59,7 @@ constexpr int READY_THREADS = 256;  // no fewer than a row of a halo has pixels
 // A block for so many pixels of a sample, with all their channels.
 template <class W, class P>
 __global__ void __launch_bounds__(READY_THREADS) ready_input_kernel(const __grid_constant__ P p, void* workspace, unsigned parts) {
+  follow();
 #if CRUCIBLE_HAS_WGMMA
   const Packed packed(p, workspace);
   const ReadyInput<P> input(p, workspace);
@@ -143,6 +144,7 @@ __device__ __forceinline__ void fetch_pairs(const P& p, PairTiles<W, P>& tiles, 
 
 template <class W, class P>
 __global__ void __launch_bounds__(W::threads, 1) ready_kernel(const __grid_constant__ P p, void* workspace) {
+  follow();
   extern __shared__ __align__(128) unsigned char ready_shared[];
 #if CRUCIBLE_HAS_WGMMA
   using H = Pair<W, P>;
@@ -191,13 +193,12 @@ cudaError_t launch_ready(const P& p, void* workspace, cudaStream_t stream) {
   if (refused != cudaSuccess) return refused;
   const int64_t parts = (ReadyInput<P>(p, nullptr).pixels + READY_THREADS - 1) / READY_THREADS, batches = p.batches() / ReadyInput<P>::PHASES;
   if (parts > 0x7fffffff / batches) return cudaErrorInvalidValue;
-  ready_input_kernel<W><<<static_cast<unsigned>(parts * batches), READY_THREADS, 0, stream>>>(p, workspace, static_cast<unsigned>(parts));
-  refused = cudaGetLastError();
+  refused = cudaLaunchKernelEx(After(static_cast<unsigned>(parts * batches), READY_THREADS, 0, stream),
+                               ready_input_kernel<W, P>, p, workspace, static_cast<unsigned>(parts));
   if (refused != cudaSuccess) return refused;
   const int64_t kinds = p.groups() / H::BESIDE * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS);
   const int64_t blocks = processors >= kinds ? processors / kinds * kinds : kinds;
-  ready_kernel<W><<<static_cast<unsigned>(blocks), W::threads, H::shared_bytes, stream>>>(p, workspace);
-  refused = cudaGetLastError();
+  refused = cudaLaunchKernelEx(After(static_cast<unsigned>(blocks), W::threads, H::shared_bytes, stream), ready_kernel<W, P>, p, workspace);
   if constexpr (W::kind == Operands::Half) {
     if (refused == cudaSuccess) refused = launch_pairs<Again, true>(p, workspace, processors, stream);
   }

@@ -155,6 +155,7 @@ struct SplitConsumer {
 
 template <class W, class P>
 __global__ void __launch_bounds__(W::threads, 1) split_kernel(const __grid_constant__ P p, void* workspace) {
+  follow();
   extern __shared__ __align__(128) unsigned char split_shared[];
 #if CRUCIBLE_HAS_WGMMA
   using H = Pair<W, P>;
@@ -269,6 +270,7 @@ __global__ void __launch_bounds__(W::threads, 1) split_kernel(const __grid_const
 template <class Config, class P>
 __global__ void __launch_bounds__(Config::threads, Config::blocks_per_sm)
     split_again_kernel(const __grid_constant__ P p, void* workspace, unsigned tiles) {
+  follow();
   extern __shared__ __align__(16) unsigned char again_shared[];
   if (*Packed(p, workspace).again == 0) return;
 #pragma unroll 1
@@ -287,9 +289,8 @@ cudaError_t launch_split_again(const P& p, void* workspace, int processors, cuda
   const cudaError_t refused = allow_shared(split_again_kernel<Config, P>, Config::shared_bytes);
   if (refused != cudaSuccess) return refused;
   const int64_t tiles = batches * tiles_m * tiles_n, blocks = static_cast<int64_t>(processors) * Config::blocks_per_sm;
-  split_again_kernel<Config><<<static_cast<unsigned>(tiles < blocks ? tiles : blocks), Config::threads, Config::shared_bytes, stream>>>(
-      p, workspace, static_cast<unsigned>(tiles));
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(static_cast<unsigned>(tiles < blocks ? tiles : blocks), Config::threads, Config::shared_bytes, stream),
+                            split_again_kernel<Config, P>, p, workspace, static_cast<unsigned>(tiles));
 }
 
 // Again: tiles of the mma engine, for what W cannot split.
@@ -303,8 +304,7 @@ cudaError_t launch_split(const P& p, void* workspace, cudaStream_t stream) {
   if (refused != cudaSuccess) return refused;
   const int64_t kinds = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS);
   const int64_t blocks = processors >= kinds ? processors / kinds * kinds : kinds;
-  split_kernel<W><<<static_cast<unsigned>(blocks), W::threads, S::shared_bytes, stream>>>(p, workspace);
-  refused = cudaGetLastError();
+  refused = cudaLaunchKernelEx(After(static_cast<unsigned>(blocks), W::threads, S::shared_bytes, stream), split_kernel<W, P>, p, workspace);
   return refused == cudaSuccess ? launch_split_again<Again>(p, workspace, processors, stream) : refused;
 }
 #endif

@@ -185,12 +185,21 @@ struct StripLoader {
   }
 };
 
+// What a warp has seen of scaled numbers, and whether half cannot hold it: asked once for all since the last time.
+template <class W, class P>
+struct StripWatch {
+  float largest = 0.0f;
+  __device__ __forceinline__ void see(int, float2 v) { largest = fmaxf(largest, fmaxf(fabsf(v.x), fabsf(v.y))); }
+  __device__ __forceinline__ void seen() {}
+  __device__ __forceinline__ bool spoilt() { return watched(largest); }
+};
+
 // A warp that rounds what has landed: two pixels of eight channels at a time.
 template <class W, class P>
 struct StripRounder {
   using S = Strip<W, P>;
   float by;
-  float largest = 0.0f;
+  StripWatch<W, P> watch = {};
 
   // Eight lanes store 256 bytes: half of them begin with the second pixel, so that they share no bank.
   __device__ __forceinline__ void put(uint4 first, uint4 second, unsigned char* to) const {
@@ -218,13 +227,14 @@ struct StripRounder {
 #pragma unroll
         for (int e = 0; e < W::UNIT; ++e) {
           v[i][e].x *= by, v[i][e].y *= by;
-          largest = fmaxf(largest, fmaxf(fabsf(v[i][e].x), fabsf(v[i][e].y)));
+          watch.see(e, v[i][e]);
         }
         const auto word = [&](int e, bool y) { return y ? pack_half(v[i][e].y, v[i][e + 1].y) : pack_half(v[i][e].x, v[i][e + 1].x); };
         const uint4 first = make_uint4(word(0, false), word(2, false), word(4, false), word(6, false));
         const uint4 second = make_uint4(word(0, true), word(2, true), word(4, true), word(6, true));
         if (lane + i * 32 < S::PAIRS) put(first, second, unit + (lane + i * 32) * 32);
       }
+      watch.seen();
     } else {
       unsigned v[S::PAIRS_EACH][W::UNIT];  // two elements each
 #pragma unroll
@@ -249,6 +259,7 @@ struct StripRounder {
 
 template <class W, class P>
 __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_constant__ P p, void* workspace, int segments) {
+  follow();
   extern __shared__ __align__(128) unsigned char strip_shared[];
 #if CRUCIBLE_HAS_WGMMA
   using S = Strip<W, P>;
@@ -324,7 +335,7 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
           publish();
           __syncwarp();
           if (lane == 0) barrier_arrive(full + slot * 8);
-          if constexpr (W::kind == Operands::Half) bad |= watched(rounder.largest);
+          if constexpr (W::kind == Operands::Half) bad |= rounder.watch.spoilt();
         }
         if (++slot == W::SLOTS) slot = 0, parity ^= 1;
       }
@@ -439,8 +450,8 @@ cudaError_t launch_strips(const P& p, void* workspace, cudaStream_t stream) {
   const int64_t blocks = processors >= kinds ? processors / kinds : 1, strips = (p.extent(3) - 1) / P::Box::at(3) + 1;
   const int64_t lines = static_cast<int64_t>(p.batches() / p.groups()) * p.extent(0) * p.extent(1) * p.extent(2);
   const int segments = strip_segments(strips, blocks, lines);
-  strip_kernel<W><<<static_cast<unsigned>(blocks * kinds), W::threads, S::shared_bytes, stream>>>(p, workspace, segments);
-  refused = cudaGetLastError();
+  refused = cudaLaunchKernelEx(After(static_cast<unsigned>(blocks * kinds), W::threads, S::shared_bytes, stream),
+                               strip_kernel<W, P>, p, workspace, segments);
   if constexpr (W::kind == Operands::Half) {
     if (refused == cudaSuccess) refused = launch_pairs<Again, true>(p, workspace, processors, stream);
   }

@@ -651,6 +651,7 @@ __device__ __forceinline__ void multiply_pairs(const P& p, const Packed& packed,
 // FLAGGED: only where the flag is raised.
 template <class W, bool FLAGGED, class P>
 __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_constant__ P p, void* workspace) {
+  follow();
   extern __shared__ __align__(128) unsigned char pair_shared[];
 #if CRUCIBLE_HAS_WGMMA
   using H = Pair<W, P>;
@@ -749,8 +750,8 @@ cudaError_t launch_pairs(const P& p, void* workspace, int processors, cudaStream
   const int64_t blocks = processors >= kinds ? processors / kinds * kinds : kinds;
   const cudaError_t refused = allow_shared(pair_kernel<W, FLAGGED, P>, H::shared_bytes);
   if (refused != cudaSuccess) return refused;
-  pair_kernel<W, FLAGGED><<<static_cast<unsigned>(blocks), W::threads, H::shared_bytes, stream>>>(p, workspace);
-  return cudaGetLastError();
+  return cudaLaunchKernelEx(After(static_cast<unsigned>(blocks), W::threads, H::shared_bytes, stream),
+                            pair_kernel<W, FLAGGED, P>, p, workspace);
 }
 
 // W is for the launch, Again (if not void) for the second one that does what W could not.

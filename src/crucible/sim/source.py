@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from crucible.sim.cpp_text import angle_closing, angle_opening, mask, one_line, split_commas
+from crucible.sim.cpp_text import angle_closing, angle_opening, closing, mask, one_line, split_commas
 from crucible.sim.facts import KernelFacts, SourceFacts, base_name, find_kernels, find_launches, scan
 
 __all__ = ["SourceFacts", "kernel_list", "mask", "rewrite", "rewrite_with_includes", "scan"]
@@ -74,6 +74,33 @@ def _rewrite_launches(text: str, kernels: dict[str, KernelFacts]) -> str:
         if not parts:
             out.append(text[launch.paren : launch.end - 1])
         at = launch.end - 1
+    out.append(text[at:])
+    return "".join(out)
+
+
+def _rewrite_launch_calls(text: str, kernels: dict[str, KernelFacts]) -> str:
+    """``cudaLaunchKernelEx(config, kernel, ...)`` of a kernel that is named there, so that reports can name it too."""
+    masked = mask(text)
+    names = kernel_list(kernels)
+    out: list[str] = []
+    at = 0
+    for match in re.finditer(r"\bcudaLaunchKernelEx\s*\(", masked):
+        end = closing(masked, match.end() - 1)
+        parts = split_commas(masked, match.end(), end - 1) if end > 0 else []
+        if match.start() < at or len(parts) < 2:
+            continue
+        kernel = one_line(text[slice(*parts[1])])
+        if base_name(kernel) not in kernels:
+            continue
+        arguments = "\x1f".join(one_line(_uncommented(text[a:b])) for a, b in parts[2:])
+        address, max_threads = _address(kernel, kernels)
+        site = f"{_quoted(kernel)}, {_quoted(arguments)}, __FILE__, __LINE__, {address}, {max_threads}, "
+        site += _quoted(names)
+        call = f"[&](auto&... csim_a) CSIM_PLAIN {{ {kernel}(csim_a...); }}"
+        lines = "".join(re.findall(r"\\?\n", text[slice(*parts[1])]))
+        out.append(text[at : match.start()] + f"::csim::launch_ex(::csim::Site{{{site}}}, ")
+        out.append(text[match.end() : parts[1][0]] + f" {call}{lines}")
+        at = parts[1][1]
     out.append(text[at:])
     return "".join(out)
 
@@ -186,7 +213,7 @@ def rewrite(text: str, filename: str = "", first_line: int = 1) -> str:
     kernels = find_kernels(mask(text))
     text = _rewrite_shared(text)
     text = _rewrite_addresses(text, kernels)
-    return _rewrite_launches(text, kernels)
+    return _rewrite_launches(_rewrite_launch_calls(text, kernels), kernels)
 
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"[^\n]*$', re.M)

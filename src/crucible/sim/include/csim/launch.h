@@ -65,6 +65,7 @@ template <class F> struct Launch {
     Config config;
     Site site;
     F call;
+    bool cooperative = false;
 
     template <class... A> void operator()(A&&... args) const {
         struct Closure {
@@ -79,7 +80,7 @@ template <class F> struct Launch {
             [&](auto&... a) {
                 const void* ptrs[sizeof...(a) + 1] = {(const void*)std::addressof(a)..., nullptr};
                 const size_t sizes[sizeof...(a) + 1] = {sizeof(a)..., 0};
-                run(config, site, false, thunk, &closure, sizeof closure, ptrs, sizes, (int)sizeof...(a));
+                run(config, site, cooperative, thunk, &closure, sizeof closure, ptrs, sizes, (int)sizeof...(a));
             },
             closure.args);
     }
@@ -151,8 +152,18 @@ template <class T> inline cudaError_t cudaGetSymbolSize(size_t* n, const T&) {
 }
 
 // cudaLaunchKernelEx(&config, kernel, args...): NVIDIA's inline version loses the kernel's type, so a macro takes its
-// place.
+// place. Where the text names the kernel, it becomes the first of these, as a launch with <<<>>> does.
 namespace csim {
+template <class F, class... A> cudaError_t launch_ex(const Site& site, const cudaLaunchConfig_t* c, F call, A&&... args) {
+    bool cooperative = false;
+    for (unsigned i = 0; i < c->numAttrs; i++) {
+        if (c->attrs[i].id == cudaLaunchAttributeCooperative) cooperative |= c->attrs[i].val.cooperative != 0;
+        if (c->attrs[i].id == cudaLaunchAttributeClusterDimension) return cudaErrorNotSupported;
+    }
+    const Config config(c->gridDim, c->blockDim, c->dynamicSmemBytes, c->stream);
+    Launch<F>{config, site, call, cooperative}(std::forward<A>(args)...);
+    return cudaGetLastError();
+}
 template <class... P, class... A> cudaError_t launch_ex(const cudaLaunchConfig_t* c, void (*kernel)(P...),
                                                         A&&... args) {
     std::tuple<std::decay_t<P>...> values(std::forward<A>(args)...);
