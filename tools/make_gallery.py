@@ -5,16 +5,19 @@
     python tools/make_gallery.py --race FOLDER --simulated    the same with the proofs that are there
     python tools/make_gallery.py --records FOLDER takes those records into the gallery, and writes the pages
 
-A record is kept for as long as the generated text is the one that it speaks of; ``stale`` says what is out of date.
+A proof is kept for as long as the generated text is the one that it speaks of, a race for as long as what is compiled
+for its element type is; ``stale`` says what is out of date.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
 import json
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -47,6 +50,31 @@ def body(text: str) -> str:
 def mark(text: str) -> str:
     """What a record has to remember of the text that it is about."""
     return hashlib.sha256(body(text).encode()).hexdigest()
+
+
+# How float32 is built for the gallery's GPU, as the host sees it and as the device does.
+RACED = ("SCALAR=0", "WIDE=0", "CONV=1", "MATMUL=2", "HOPPER=1")
+VIEWS = ((), ("-D__CUDA_ARCH__=900", "-D__CUDA_ARCH_FEAT_SM90_ALL=1"))
+
+
+def raced_mark(text: str) -> str:
+    """What a race has to remember of the text that it is about: all but comments and what other element types have."""
+    inside = re.compile(r'(_[A-Z]+_SOURCE = r""")(.*?)(""")', re.S)
+    plain = inside.sub(r"\1\3", body(text))
+    plain = re.sub(r"crucible_[0-9a-f]{12}_", "crucible_", plain)  # the digest of the sources
+    parts = hashlib.sha256(plain.encode())
+    for found in inside.finditer(text):
+        for view in VIEWS:
+            parts.update(_compiled_text(found.group(2), view).encode())
+    return parts.hexdigest()
+
+
+@functools.cache
+def _compiled_text(source: str, view: tuple[str, ...]) -> str:
+    """CUDA source as a compiler sees it behind its preprocessor, without what it includes."""
+    own = re.sub(r"^[ \t]*#[ \t]*include\b.*$", "", source, flags=re.M)
+    command = ["g++", "-E", "-P", "-x", "c++", *(f"-DCRUCIBLE_{m}" for m in RACED), *view, "-"]
+    return subprocess.run(command, input=own, capture_output=True, text=True, check=True).stdout
 
 
 def fused_now(path: Path, fused: Fused | None = None) -> Fused:
@@ -88,12 +116,12 @@ def stale_pages(path: Path) -> list[str]:
     from crucible.report.page.write import templates_digest
 
     place = GALLERY / path.stem
-    own = mark((place / "model_new.py").read_text())
+    text = (place / "model_new.py").read_text()
     found = []
     if json.loads((place / "proof.json").read_text())["verdict"] != "proven":
         found.append(f"{path.stem}/proof.json is no proof")
-    for name in ("proof.json", "race.json"):
-        if (place / name).is_file() and json.loads((place / name).read_text()).get("of") != own:
+    for name, mark_of in (("proof.json", mark), ("race.json", raced_mark)):
+        if (place / name).is_file() and json.loads((place / name).read_text()).get("of") != mark_of(text):
             found.append(f"{path.stem}/{name} is about another text than model_new.py")
     page = (place / "report.html").read_text()
     for name, wanted in (("crucible-templates", templates_digest()), ("crucible-records", records_digest(place))):
@@ -124,8 +152,8 @@ def make(path: Path, records: Path | None, quick: bool) -> Any:
     if not there or not _proven(place / "proof.json", mark(fused.text)):
         _prove(path, file, fused, quick)
     if records is not None and (records / f"{path.stem}.json").is_file():
-        _adopt(json.loads((records / f"{path.stem}.json").read_text()), place, mark(fused.text))
-    if (place / "race.json").is_file() and not _is_of(place / "race.json", mark(fused.text)):
+        _adopt(json.loads((records / f"{path.stem}.json").read_text()), place, raced_mark(fused.text))
+    if (place / "race.json").is_file() and not _is_of(place / "race.json", raced_mark(fused.text)):
         say(f"{path.stem}: its race was of another text, and is left out")
         (place / "race.json").unlink()
     return write_page(path, fused)
@@ -160,9 +188,9 @@ def _of_versions(environment: dict[str, Any]) -> dict[str, Any]:
 
 
 def _adopt(race: dict[str, Any], place: Path, wanted: str) -> None:
-    """Take a record, if it is of this very text. Texts are beside it already."""
+    """Take a record, if it is of what this text compiles to. Texts are beside it already."""
     entry = race["candidates"][0]
-    if entry.get("source") is None or mark(entry["source"]) != wanted:
+    if entry.get("source") is None or raced_mark(entry["source"]) != wanted:
         say(f"{place.name}: the record is of another text, and is left out")
         return
     entry["source"] = race["source"] = None

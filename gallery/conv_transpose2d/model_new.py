@@ -2410,6 +2410,10 @@ __global__ void __launch_bounds__(PACKERS) pack_rows_kernel(const __grid_constan
     const int any = __syncthreads_or(bad);
     if (threadIdx.x == 0) packed.rows[row] = by, packed.spoilt[row] = any;
   }
+#if CRUCIBLE_SCALAR > 1  // elements as they are
+  if constexpr (!scaled_rows)
+    if (threadIdx.x == 0) packed.rows[row] = 0;
+#endif
 #endif
 }
 
@@ -7421,6 +7425,10 @@ __global__ void __launch_bounds__(PACKERS) pack_rows_kernel(const __grid_constan
     const int any = __syncthreads_or(bad);
     if (threadIdx.x == 0) packed.rows[row] = by, packed.spoilt[row] = any;
   }
+#if CRUCIBLE_SCALAR > 1  // elements as they are
+  if constexpr (!scaled_rows)
+    if (threadIdx.x == 0) packed.rows[row] = 0;
+#endif
 #endif
 }
 

@@ -63,6 +63,25 @@ def test_generated_as_accepted(path):
         assert make_gallery.stale(path, fused) == [], "the gallery is out of date: make gallery"
 
 
+@pytest.mark.quick
+def test_a_race_is_of_what_is_compiled_for_its_type():
+    source = "{head}\n#if CRUCIBLE_SCALAR > 1\n{half}\n#endif\n#if CRUCIBLE_HOPPER\n{hopper}\n#endif\n"
+    text = 'x"""header"""\n_FORWARD_SOURCE = r"""' + source + '"""\nname = "crucible_0123456789ab_forward"\n'
+
+    def mark(head="int a;", half="int b;", hopper="int c;", more=""):
+        changed = text.replace("{head}", head).replace("{half}", half).replace("{hopper}", hopper)
+        return make_gallery.raced_mark(changed + more)
+
+    assert mark() == mark(head="int a;  // said otherwise", half="int other;")
+    assert mark() == make_gallery.raced_mark(
+        text.replace("{head}", "int a;").replace("{half}", "int b;").replace("{hopper}", "int c;")
+        .replace("header", "another proof").replace("0123456789ab", "fedcba987654")
+    )  # fmt: skip
+    assert len({mark(), mark(head="int d;"), mark(hopper="int d;"), mark(more="more = 1\n")}) == 4
+    device = "#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800\nint {};\n#endif"
+    assert mark(head=device.format("d")) != mark(head=device.format("e"))
+
+
 def _traits(path: Path) -> set[str]:
     """What an accepted file launches, what its functors promise, and the rewrites that led to it."""
     explanation, text = accepted.accepted(path).read_text().split("-" * 118, 1)

@@ -74,13 +74,22 @@ std::vector<torch::Tensor> run(const at::Tensor& x) {
 }
 void bad(torch::Tensor x) { deduced<<<1, 2048>>>(x.data_ptr<float>(), 0.f, x.numel()); C10_CUDA_KERNEL_LAUNCH_CHECK(); }
 void past(torch::Tensor x) { deduced<<<1, 64>>>(x.data_ptr<float>(), 0.f, x.numel() + 3); }
+void past_by_config(torch::Tensor x) {
+  cudaLaunchConfig_t config = {};
+  config.gridDim = 1;
+  config.blockDim = 64;
+  const int count = x.numel() + 3;
+  const cudaError_t refused = cudaLaunchKernelEx(&config, deduced<float>, x.data_ptr<float>(), 0.f, count);
+  if (refused != cudaSuccess) throw std::runtime_error(cudaGetErrorString(refused));
+}
 """
 from torch.utils.cpp_extension import load_inline
 ext = load_inline(
     name="features",
     cpp_sources=["std::vector<torch::Tensor> run(const at::Tensor& x);",
-                 "void bad(torch::Tensor x); void past(torch::Tensor x);"],
-    cuda_sources=[cuda], functions=["run", "bad", "past"], extra_cuda_cflags=["-O3", "--use_fast_math"])
+                 "void bad(torch::Tensor x); void past(torch::Tensor x);", "void past_by_config(torch::Tensor x);"],
+    cuda_sources=[cuda], functions=["run", "bad", "past", "past_by_config"],
+    extra_cuda_cflags=["-O3", "--use_fast_math"])
 for dtype in (torch.float32, torch.float64):
     x = torch.randn(37, 211, device="cuda", dtype=dtype)
     y, o = ext.run(x)
@@ -99,17 +108,19 @@ except RuntimeError as error:
     assert "invalid configuration" in str(error), error
 else:
     raise AssertionError("a launch of 2048 threads was accepted")
-device.reset()
-try:
-    ext.past(torch.zeros(32).cuda())
-except RuntimeError as error:
-    assert "crucible-sim" in str(error)
-else:
-    raise AssertionError("an out-of-bounds access went unnoticed")
-(report,) = device.reports()
-assert report["code"] == "out_of_bounds" and report["kernel"].startswith("deduced") and report["tensor"] == "x", report
-source = open(__file__).read().splitlines()
-assert "CUDA_KERNEL_LOOP" in source[report["line"] - 1], report
+for past in (ext.past, ext.past_by_config):
+    device.reset()
+    try:
+        past(torch.zeros(32).cuda())
+    except RuntimeError as error:
+        assert "crucible-sim" in str(error)
+    else:
+        raise AssertionError("an out-of-bounds access went unnoticed")
+    (report,) = device.reports()
+    assert report["code"] == "out_of_bounds" and report["kernel"].startswith("deduced"), report
+    assert report["tensor"] == "x", report
+    source = open(__file__).read().splitlines()
+    assert "CUDA_KERNEL_LOOP" in source[report["line"] - 1], report
 '''
 
 
