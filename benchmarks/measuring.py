@@ -1,12 +1,14 @@
-"""What the benchmarks share beyond ``crucible.race``: deciles, ceilings by one clock, and where they were measured."""
+"""What the benchmarks share beyond ``crucible.race``: deciles, ceilings by one clock, where they were run, tables."""
 
 from __future__ import annotations
 
+import csv
 import functools
 import subprocess
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -15,7 +17,7 @@ from crucible.race import stats
 from crucible.race.clock import Clock, GpuMarks
 from crucible.race.worker import FLUSH_BYTES
 
-__all__ = ["FLUSH_BYTES", "ceilings", "ceilings_text", "clock", "commit", "environment", "quantiles"]
+__all__ = ["FLUSH_BYTES", "append", "ceilings", "ceilings_text", "clock", "commit", "environment", "quantiles"]
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -62,3 +64,16 @@ def commit() -> str | None:
 
     found = git("rev-parse", "--short", "HEAD")
     return f"{found}+" if found and git("status", "--porcelain", "--untracked-files=no") else found
+
+
+def append(path: Path, lines: Sequence[dict[str, Any]]) -> None:
+    """To a table that is kept, which begins with the names of its columns."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = not path.exists() or path.stat().st_size == 0
+    names = list(lines[0]) if fresh else next(csv.reader([path.read_text().splitlines()[0]]))
+    with path.open("a", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, names, extrasaction="ignore")
+        if fresh:
+            writer.writeheader()
+        for line in lines:
+            writer.writerow({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in line.items()})

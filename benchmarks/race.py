@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import csv
 import functools
 import json
 import sys
@@ -237,16 +236,7 @@ def _line(row: Row) -> str:
 
 def append(path: Path, rows: list[Row], told: dict[str, Any]) -> None:
     """Rows for a table that is kept, each with where and when it was measured."""
-    lines = [{**told, **asdict(r)} for r in rows]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = not path.exists() or path.stat().st_size == 0
-    names = list(lines[0]) if fresh else next(csv.reader([path.read_text().splitlines()[0]]))
-    with path.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, names, extrasaction="ignore")
-        if fresh:
-            writer.writeheader()
-        for line in lines:
-            writer.writerow({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in line.items()})
+    measuring.append(path, [{**told, **asdict(r)} for r in rows])
 
 
 def positive(kind: Callable[[str], Any]) -> Callable[[str], Any]:

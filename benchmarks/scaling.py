@@ -11,7 +11,6 @@ call at the declared sizes, without what is there before it. Times are of forwar
 from __future__ import annotations
 
 import argparse
-import csv
 import functools
 import sys
 from collections.abc import Callable, Sequence
@@ -124,27 +123,15 @@ def main() -> int:
         parser.error("files come in pairs: REF NEW")
     if not torch.cuda.is_available():
         parser.error("this needs a GPU")
-    worst = 0.0
+    told, worst = measuring.environment(), 0.0
     for ref, new in zip(arguments.files[::2], arguments.files[1::2]):
         points = measure(ref, new, arguments.samples)
         worst = max([worst, *(abs(p.off) for p in points)])
         if arguments.table:
-            append(arguments.table, points)
+            measuring.append(arguments.table, [{**told, **asdict(p)} for p in points])
         torch.cuda.empty_cache()
     print(f"farthest from a straight line: {worst:.1%}")
     return 0
-
-
-def append(path: Path, points: Sequence[Point]) -> None:
-    told = measuring.environment()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = not path.exists() or path.stat().st_size == 0
-    with path.open("a", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, [*told, *asdict(points[0])])
-        if fresh:
-            writer.writeheader()
-        for p in points:
-            writer.writerow({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in {**told, **asdict(p)}.items()})
 
 
 if __name__ == "__main__":

@@ -59,6 +59,13 @@ extern "C" int by_config(float* y) {
     config.blockDim = 8;
     return cudaLaunchKernelEx(&config, templated<float>, y, 5.f);
 }
+extern "C" int config_refused(float* y) {
+    cudaLaunchConfig_t config = {};
+    config.gridDim = 1;
+    config.blockDim = 2048;
+    const cudaError_t refused = cudaLaunchKernelEx(&config, templated<float>, y, 5.f);
+    return refused == cudaGetLastError() && cudaGetLastError() == cudaSuccess ? refused : -1;
+}
 extern "C" int cooperative(int blocks) {
     void* args[] = {nullptr};
     float* y = nullptr;
@@ -171,6 +178,7 @@ def test_launches_by_address(lib, y):
     assert sim.launches()[-1]["kernel"] == "add"
     assert lib.by_template(pointer(y)) == 0 and set(y.numpy()[:8]) == {2.0}
     assert lib.by_config(pointer(y)) == 0 and set(y.numpy()[:8]) == {5.0}
+    assert lib.config_refused(pointer(y)) == lib.try_launch(pointer(y), 1, 2048, 0) > 0
 
 
 def test_symbols(lib):

@@ -44,9 +44,17 @@ def kernel_list(kernels: Iterable[str]) -> str:
     return "," + ",".join(kernels) + ","
 
 
+def _site(kernel: str, arguments: Sequence[str], kernels: dict[str, KernelFacts]) -> tuple[str, str]:
+    """Of a launch, as expressions: what reports tell of it, and what calls the kernel."""
+    address, max_threads = _address(kernel, kernels)
+    texts = "\x1f".join(one_line(_uncommented(a)) for a in arguments)
+    told = f"{_quoted(kernel)}, {_quoted(texts)}, __FILE__, __LINE__, {address}, {max_threads}"
+    site = f"::csim::Site{{{told}, {_quoted(kernel_list(kernels))}}}"
+    return site, f"[&](auto&... csim_a) CSIM_PLAIN {{ {kernel}(csim_a...); }}"
+
+
 def _rewrite_launches(text: str, kernels: dict[str, KernelFacts]) -> str:
     masked = mask(text)
-    names = kernel_list(kernels)
     out: list[str] = []
     at = 0
     for launch in find_launches(masked):
@@ -55,15 +63,8 @@ def _rewrite_launches(text: str, kernels: dict[str, KernelFacts]) -> str:
         kernel = one_line(text[launch.start : launch.angle])
         config = text[launch.angle + 3 : launch.close]
         parts = split_commas(masked, launch.paren + 1, launch.end - 1)
-        arguments = "\x1f".join(one_line(_uncommented(text[a:b])) for a, b in parts)
-        address, max_threads = _address(kernel, kernels)
-        out.append(text[at : launch.start])
-        site = f"{_quoted(kernel)}, {_quoted(arguments)}, __FILE__, __LINE__, {address}, {max_threads}, "
-        site += _quoted(names)
-        out.append(
-            f"::csim::launch(::csim::Config({config}), ::csim::Site{{{site}}}, "
-            f"[&](auto&... csim_a) CSIM_PLAIN {{ {kernel}(csim_a...); }})"
-        )
+        site, call = _site(kernel, [text[a:b] for a, b in parts], kernels)
+        out.append(text[at : launch.start] + f"::csim::launch(::csim::Config({config}), {site}, {call})")
         # lines that the kernel expression, or the gap before the arguments, spanned
         lost = text[launch.start : launch.angle] + text[launch.close + 3 : launch.paren]
         out.append("".join(re.findall(r"\\?\n", lost)))
@@ -81,7 +82,6 @@ def _rewrite_launches(text: str, kernels: dict[str, KernelFacts]) -> str:
 def _rewrite_launch_calls(text: str, kernels: dict[str, KernelFacts]) -> str:
     """``cudaLaunchKernelEx(config, kernel, ...)`` of a kernel that is named there, so that reports can name it too."""
     masked = mask(text)
-    names = kernel_list(kernels)
     out: list[str] = []
     at = 0
     for match in re.finditer(r"\bcudaLaunchKernelEx\s*\(", masked):
@@ -92,13 +92,9 @@ def _rewrite_launch_calls(text: str, kernels: dict[str, KernelFacts]) -> str:
         kernel = one_line(text[slice(*parts[1])])
         if base_name(kernel) not in kernels:
             continue
-        arguments = "\x1f".join(one_line(_uncommented(text[a:b])) for a, b in parts[2:])
-        address, max_threads = _address(kernel, kernels)
-        site = f"{_quoted(kernel)}, {_quoted(arguments)}, __FILE__, __LINE__, {address}, {max_threads}, "
-        site += _quoted(names)
-        call = f"[&](auto&... csim_a) CSIM_PLAIN {{ {kernel}(csim_a...); }}"
+        site, call = _site(kernel, [text[a:b] for a, b in parts[2:]], kernels)
         lines = "".join(re.findall(r"\\?\n", text[slice(*parts[1])]))
-        out.append(text[at : match.start()] + f"::csim::launch_ex(::csim::Site{{{site}}}, ")
+        out.append(text[at : match.start()] + f"::csim::launch_ex({site}, ")
         out.append(text[match.end() : parts[1][0]] + f" {call}{lines}")
         at = parts[1][1]
     out.append(text[at:])

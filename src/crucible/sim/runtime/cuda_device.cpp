@@ -162,12 +162,17 @@ cudaError_t cudaLaunchCooperativeKernel(const void* f, dim3 grid, dim3 block, vo
                                         cudaStream_t s) {
     return launch_erased(f, grid, block, args, shared_bytes, s, true);
 }
-cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* c, const void* f, void** args) {
-    bool cooperative = false;
+cudaError_t csim_launch_attributes(const cudaLaunchConfig_t* c, bool* cooperative) {
     for (unsigned i = 0; i < c->numAttrs; i++) {
-        if (c->attrs[i].id == cudaLaunchAttributeCooperative) cooperative |= c->attrs[i].val.cooperative != 0;
+        if (c->attrs[i].id == cudaLaunchAttributeCooperative) *cooperative |= c->attrs[i].val.cooperative != 0;
         if (c->attrs[i].id == cudaLaunchAttributeClusterDimension) return fail(cudaErrorNotSupported);
     }
+    return cudaSuccess;
+}
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* c, const void* f, void** args) {
+    bool cooperative = false;
+    const cudaError_t refused = csim_launch_attributes(c, &cooperative);
+    if (refused != cudaSuccess) return refused;
     return launch_erased(f, c->gridDim, c->blockDim, args, c->dynamicSmemBytes, c->stream, cooperative);
 }
 }

@@ -153,16 +153,15 @@ template <class T> inline cudaError_t cudaGetSymbolSize(size_t* n, const T&) {
 
 // cudaLaunchKernelEx(&config, kernel, args...): NVIDIA's inline version loses the kernel's type, so a macro takes its
 // place. Where the text names the kernel, it becomes the first of these, as a launch with <<<>>> does.
+extern "C" cudaError_t csim_launch_attributes(const cudaLaunchConfig_t* c, bool* cooperative);
 namespace csim {
 template <class F, class... A> cudaError_t launch_ex(const Site& site, const cudaLaunchConfig_t* c, F call, A&&... args) {
     bool cooperative = false;
-    for (unsigned i = 0; i < c->numAttrs; i++) {
-        if (c->attrs[i].id == cudaLaunchAttributeCooperative) cooperative |= c->attrs[i].val.cooperative != 0;
-        if (c->attrs[i].id == cudaLaunchAttributeClusterDimension) return cudaErrorNotSupported;
-    }
+    const cudaError_t refused = csim_launch_attributes(c, &cooperative);
+    if (refused != cudaSuccess) return refused;
     const Config config(c->gridDim, c->blockDim, c->dynamicSmemBytes, c->stream);
     Launch<F>{config, site, call, cooperative}(std::forward<A>(args)...);
-    return cudaGetLastError();
+    return cudaPeekAtLastError();
 }
 template <class... P, class... A> cudaError_t launch_ex(const cudaLaunchConfig_t* c, void (*kernel)(P...),
                                                         A&&... args) {
