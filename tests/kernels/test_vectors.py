@@ -72,8 +72,9 @@ extern "C" void places(int from, int to, int distance, int* out) {
 
 
 @functools.cache
-def library(scalar: str, vectors: int = 1) -> ctypes.CDLL:
-    text = f"#define CRUCIBLE_SCALAR {SCALARS[scalar]}\n#define CRUCIBLE_VECTORS {vectors}\n{TEXT}"
+def library(scalar: str, vectors: int = 1, wide: int = 0) -> ctypes.CDLL:
+    flags = {"SCALAR": SCALARS[scalar], "VECTORS": vectors, "WIDE": wide}
+    text = "".join(f"#define CRUCIBLE_{name} {value}\n" for name, value in flags.items()) + TEXT
     return ctypes.CDLL(str(sim.Kernel(text, {}, include=[KERNELS]).path))
 
 
@@ -100,7 +101,7 @@ def test_every_place_once_and_vectors_where_they_may_begin(scalar):
                 assert vectors == (max(length - ahead, 0) // width if distance >= 0 else 0)
 
 
-def copied(scalar, n, shift, other, vectors=1):
+def copied(scalar, n, shift, other, vectors=1, wide=0):
     """Runs Copy on arrays that begin ``shift`` elements (one of them ``other``) after a multiple of 256 bytes."""
     rng = np.random.default_rng(n)
     x = rng.integers(1, 30000, n + 16).astype(STORED[scalar])
@@ -109,7 +110,7 @@ def copied(scalar, n, shift, other, vectors=1):
     made = [sim.DeviceArray.of(np.zeros_like(a)) for a in (x, whole, flags)]
     met = sim.DeviceArray.of(np.zeros(max(n, 1), np.int32))
     pointers = (ctypes.c_void_p * 8)(*(a.pointer for a in (*given, *made, met)))
-    assert library(scalar, vectors).copy(pointers, n, shift, other) == 0, sim.reports()
+    assert library(scalar, vectors, wide).copy(pointers, n, shift, other) == 0, sim.reports()
     outs = [a.numpy() for a in made]
     for k, (a, b) in enumerate(zip((x, whole, flags), outs)):
         to = other if k == 0 else shift
@@ -118,12 +119,13 @@ def copied(scalar, n, shift, other, vectors=1):
     return met.numpy()[:n]
 
 
+@pytest.mark.parametrize("wide", (0, 1))
 @pytest.mark.parametrize("scalar", SCALARS)
-def test_copies_wherever_tensors_begin(scalar):
+def test_copies_wherever_tensors_begin(scalar, wide):
     width = WIDTHS[scalar]
     for n in (1, width - 1, width, 5 * width + 3, 700 * width + 1):
         for shift in {0, 1, width - 1}:
-            met = copied(scalar, n, shift, shift)
+            met = copied(scalar, n, shift, shift, wide=wide)
             ahead = -shift % width
             wanted = np.full(n, 1 << 16)
             wanted[ahead : ahead + max(n - ahead, 0) // width * width] = 1

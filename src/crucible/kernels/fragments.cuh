@@ -21,6 +21,22 @@ struct StoreOne {
 };
 
 #if CRUCIBLE_HOPPER
+#if CRUCIBLE_WIDE
+// One store, and said to be one: at an address from 64-bit numbers the compiler makes two of it, each of half sectors.
+template <class T>
+__device__ __forceinline__ void store_two(T* at, T first, T second) {
+  if constexpr (sizeof(T) == 4) {
+    __stwb(reinterpret_cast<float2*>(at), make_float2(first, second));
+  } else if constexpr (sizeof(T) == 2) {
+    const T two[2] = {first, second};
+    unsigned word;
+    memcpy(&word, two, sizeof(word));
+    __stwb(reinterpret_cast<unsigned*>(at), word);
+  } else {
+    __stwb(reinterpret_cast<double2*>(at), make_double2(first, second));
+  }
+}
+#else
 template <class T>
 __device__ __forceinline__ void store_two(T* at, T first, T second) {
   if constexpr (sizeof(T) == 4) {
@@ -30,6 +46,7 @@ __device__ __forceinline__ void store_two(T* at, T first, T second) {
     *reinterpret_cast<Two*>(at) = Two{first, second};
   }
 }
+#endif
 struct StoreNext {
   scalar* at;
   scalar value;
