@@ -159,6 +159,9 @@ __device__ __forceinline__ void finish_fragments(const P& p, Index z, Index firs
     const int begin = neighbour ? whole : 0, end = WHOLE || WIDTH + whole < there ? WIDTH + whole : there;
     const bool turn = PAIRS && quad * 2 + odd >= 8;
     const int at = quad * 2 - (turn ? 8 : 0), rest = end - at;
+#if CRUCIBLE_WIDE
+    const Index from = base + at;  // added up once, as it takes two registers: elements are a constant further on
+#endif
     RowStatistics<RAGGED> statistics;
     accum ahead[2] = {};
 #pragma unroll
@@ -172,7 +175,11 @@ __device__ __forceinline__ void finish_fragments(const P& p, Index z, Index firs
       for (int e = 0; e < 2; ++e) {
         const int o = at + i * 8 + e;
         own[e] = sure || (rest > i * 8 + e && (i > 0 || o >= begin));
+#if CRUCIBLE_WIDE
+        spots[e] = {P::reads && !own[e] ? Index(0) : from + (i * 8 + e), {place[0], place[1], place[2], place[3] + (own[e] ? o : 0)}};
+#else
         spots[e] = {P::reads && !own[e] ? Index(0) : base + o, {place[0], place[1], place[2], place[3] + (own[e] ? o : 0)}};
+#endif
         two[e] = turn ? sums[(i > 0 ? i - 1 : 0) * 4 + e] : sums[i * 4 + e];
       }
       finish_two<PAIRS>(p, z, m, spots, row < rows && own[0], row < rows && own[1], two);
@@ -308,6 +315,9 @@ __device__ __forceinline__ void finish_fragments(const P& p, Index z, Index firs
 #pragma unroll 1
   for (int h = 0; h < 2; ++h) {
     const Index row = first + h * 8 + lane / 4, m = row < rows ? row : rows - 1;
+#if CRUCIBLE_WIDE
+    const Index from = base + quad * 2;  // as above
+#endif
     RowStatistics<RaggedOf<P>::ragged> statistics;
 #pragma unroll
     for (int i = 0; i < COUNT / 4; ++i) {
@@ -326,7 +336,11 @@ __device__ __forceinline__ void finish_fragments(const P& p, Index z, Index firs
         const int pixel = other ? c - turn : c + x, count = other ? below.count(place) : here.count(place);
         const bool sure = WHOLE && begun && x + 8 <= P::Box::at(3);
         own[e] = sure || pixel < count;
+#if CRUCIBLE_WIDE
+        spots[e].n = P::reads && !own[e] ? Index(0) : from + (other ? below.first(p) - turn : here.first(p) + x) + e;
+#else
         spots[e].n = P::reads && !own[e] ? Index(0) : base + (other ? below.first(p) : here.first(p)) + pixel;
+#endif
 #pragma unroll
         for (int d = 0; d < 4; ++d)
           spots[e].at[d] = place.first[d] + (!own[e] ? 0 : d == 3 ? pixel : other ? below.at[d == 3 ? 0 : d] : here.at[d == 3 ? 0 : d]);
