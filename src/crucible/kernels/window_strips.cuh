@@ -219,8 +219,7 @@ struct StripRounder {
             v[i][e] = *reinterpret_cast<const float2*>(landing + e * S::LANDED + (lane + i * 32) * 2);
           else
             v[i][e] = make_float2(0.0f, 0.0f);
-      __syncwarp();
-      if (lane == 0) barrier_arrive(free);  // it fills again while this warp waits for the slot
+      barrier_arrive(free);  // it fills again while this warp waits for the slot; each lane says so, as racecheck wants it
       barrier_wait(slot, parity);
 #pragma unroll
       for (int i = 0; i < S::PAIRS_EACH; ++i) {
@@ -242,8 +241,7 @@ struct StripRounder {
 #pragma unroll
         for (int e = 0; e < W::UNIT; ++e)
           v[i][e] = lane + i * 32 < S::PAIRS ? *reinterpret_cast<const unsigned*>(landing + e * S::LANDED + (lane + i * 32) * 2) : 0u;
-      __syncwarp();
-      if (lane == 0) barrier_arrive(free);
+      barrier_arrive(free);
       barrier_wait(slot, parity);
 #pragma unroll
       for (int i = 0; i < S::PAIRS_EACH; ++i) {
@@ -277,7 +275,7 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
     }
     for (int i = 0; i < W::LANDINGS; ++i) {
       barrier_init(landed + i * 8, 32);
-      barrier_init(free + i * 8, 1);
+      barrier_init(free + i * 8, 32);
     }
     barrier_init(kept, 1);
     barrier_inits_done();

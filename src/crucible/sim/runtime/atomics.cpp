@@ -16,18 +16,28 @@ uint64_t value_at(const void* p, size_t n) {
     return v;
 }
 
-// A thread that keeps reading the same value from the same place waits for another thread: let that one run.
+// A thread that keeps reading the same values from the same places, one or a few, waits for another thread: let that one
+// run. A round begins where it reads the first place again.
+constexpr unsigned kPlaces = 64;
 void note_poll(const void* p, uint64_t value, void* pc) {
     Thread& t = *current;
     if (t.poll_address == uintptr_t(p) && t.poll_value == value) {
+        const bool same = t.poll_round == t.poll_last;
+        t.poll_last = t.poll_round, t.poll_round = 0, t.poll_others = 0;
+        if (!same) t.poll_count = 0;
         if (++t.poll_count < 16) return;
         t.poll_count = 12;
         yield_at(pc);
         return;
     }
+    if (t.poll_address && t.poll_address != uintptr_t(p) && ++t.poll_others < kPlaces) {
+        t.poll_round = (t.poll_round ^ uintptr_t(p) ^ value * 0x9e3779b97f4a7c15u) * 0xff51afd7ed558ccdu;
+        return;
+    }
     t.poll_address = uintptr_t(p);
     t.poll_value = value;
-    t.poll_count = 0;
+    t.poll_round = t.poll_last = 0;
+    t.poll_others = t.poll_count = 0;
 }
 }  // namespace
 

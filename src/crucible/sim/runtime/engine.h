@@ -60,7 +60,8 @@ struct Thread {
     // polling detection: the last volatile or atomic access that read the same value from the same place
     uintptr_t poll_address = 0;
     uint64_t poll_value = 0;
-    uint32_t poll_count = 0;
+    uint64_t poll_round = 0, poll_last = 0;   // what was read elsewhere in this round, and in the one before
+    uint32_t poll_others = 0, poll_count = 0;
 
     MBarrier* mbarrier = nullptr;   // in Wait::spin: the one whose next phase it waits for, null for plain memory
     uint32_t wgmma_commits = 0;     // groups of wgmma that it has committed
