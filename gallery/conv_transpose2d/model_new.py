@@ -1733,6 +1733,22 @@ struct StoreOne {
 };
 
 #if CRUCIBLE_HOPPER
+#if CRUCIBLE_WIDE
+// One store, and said to be one: at an address from 64-bit numbers the compiler makes two of it, each of half sectors.
+template <class T>
+__device__ __forceinline__ void store_two(T* at, T first, T second) {
+  if constexpr (sizeof(T) == 4) {
+    __stwb(reinterpret_cast<float2*>(at), make_float2(first, second));
+  } else if constexpr (sizeof(T) == 2) {
+    const T two[2] = {first, second};
+    unsigned word;
+    memcpy(&word, two, sizeof(word));
+    __stwb(reinterpret_cast<unsigned*>(at), word);
+  } else {
+    __stwb(reinterpret_cast<double2*>(at), make_double2(first, second));
+  }
+}
+#else
 template <class T>
 __device__ __forceinline__ void store_two(T* at, T first, T second) {
   if constexpr (sizeof(T) == 4) {
@@ -1742,6 +1758,7 @@ __device__ __forceinline__ void store_two(T* at, T first, T second) {
     *reinterpret_cast<Two*>(at) = Two{first, second};
   }
 }
+#endif
 struct StoreNext {
   scalar* at;
   scalar value;
@@ -1854,6 +1871,9 @@ __device__ __forceinline__ void finish_fragments(const P& p, Index z, Index firs
     const int begin = neighbour ? whole : 0, end = WHOLE || WIDTH + whole < there ? WIDTH + whole : there;
     const bool turn = PAIRS && quad * 2 + odd >= 8;
     const int at = quad * 2 - (turn ? 8 : 0), rest = end - at;
+#if CRUCIBLE_WIDE
+    const Index from = base + at;  // added up once, as it takes two registers: elements are a constant further on
+#endif
     RowStatistics<RAGGED> statistics;
     accum ahead[2] = {};
 #pragma unroll
@@ -1867,7 +1887,11 @@ __device__ __forceinline__ void finish_fragments(const P& p, Index z, Index firs
       for (int e = 0; e < 2; ++e) {
         const int o = at + i * 8 + e;
         own[e] = sure || (rest > i * 8 + e && (i > 0 || o >= begin));
+#if CRUCIBLE_WIDE
+        spots[e] = {P::reads && !own[e] ? Index(0) : from + (i * 8 + e), {place[0], place[1], place[2], place[3] + (own[e] ? o : 0)}};
+#else
         spots[e] = {P::reads && !own[e] ? Index(0) : base + o, {place[0], place[1], place[2], place[3] + (own[e] ? o : 0)}};
+#endif
         two[e] = turn ? sums[(i > 0 ? i - 1 : 0) * 4 + e] : sums[i * 4 + e];
       }
       finish_two<PAIRS>(p, z, m, spots, row < rows && own[0], row < rows && own[1], two);
@@ -2003,6 +2027,9 @@ __device__ __forceinline__ void finish_fragments(const P& p, Index z, Index firs
 #pragma unroll 1
   for (int h = 0; h < 2; ++h) {
     const Index row = first + h * 8 + lane / 4, m = row < rows ? row : rows - 1;
+#if CRUCIBLE_WIDE
+    const Index from = base + quad * 2;  // as above
+#endif
     RowStatistics<RaggedOf<P>::ragged> statistics;
 #pragma unroll
     for (int i = 0; i < COUNT / 4; ++i) {
@@ -2021,7 +2048,11 @@ __device__ __forceinline__ void finish_fragments(const P& p, Index z, Index firs
         const int pixel = other ? c - turn : c + x, count = other ? below.count(place) : here.count(place);
         const bool sure = WHOLE && begun && x + 8 <= P::Box::at(3);
         own[e] = sure || pixel < count;
+#if CRUCIBLE_WIDE
+        spots[e].n = P::reads && !own[e] ? Index(0) : from + (other ? below.first(p) - turn : here.first(p) + x) + e;
+#else
         spots[e].n = P::reads && !own[e] ? Index(0) : base + (other ? below.first(p) : here.first(p)) + pixel;
+#endif
 #pragma unroll
         for (int d = 0; d < 4; ++d)
           spots[e].at[d] = place.first[d] + (!own[e] ? 0 : d == 3 ? pixel : other ? below.at[d == 3 ? 0 : d] : here.at[d == 3 ? 0 : d]);
@@ -3739,8 +3770,7 @@ struct StripRounder {
             v[i][e] = *reinterpret_cast<const float2*>(landing + e * S::LANDED + (lane + i * 32) * 2);
           else
             v[i][e] = make_float2(0.0f, 0.0f);
-      __syncwarp();
-      if (lane == 0) barrier_arrive(free);  // it fills again while this warp waits for the slot
+      barrier_arrive(free);  // it fills again while this warp waits for the slot; each lane says so, as racecheck wants it
       barrier_wait(slot, parity);
 #pragma unroll
       for (int i = 0; i < S::PAIRS_EACH; ++i) {
@@ -3762,8 +3792,7 @@ struct StripRounder {
 #pragma unroll
         for (int e = 0; e < W::UNIT; ++e)
           v[i][e] = lane + i * 32 < S::PAIRS ? *reinterpret_cast<const unsigned*>(landing + e * S::LANDED + (lane + i * 32) * 2) : 0u;
-      __syncwarp();
-      if (lane == 0) barrier_arrive(free);
+      barrier_arrive(free);
       barrier_wait(slot, parity);
 #pragma unroll
       for (int i = 0; i < S::PAIRS_EACH; ++i) {
@@ -3797,7 +3826,7 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
     }
     for (int i = 0; i < W::LANDINGS; ++i) {
       barrier_init(landed + i * 8, 32);
-      barrier_init(free + i * 8, 1);
+      barrier_init(free + i * 8, 32);
     }
     barrier_init(kept, 1);
     barrier_inits_done();
@@ -4595,7 +4624,11 @@ __device__ __forceinline__ void write_vector(T* at, const Vector<T>& v) {
     if constexpr (LAST && CRUCIBLE_STREAMING) {
       __stcs(to + i, words[i]);
     } else {
+#if CRUCIBLE_WIDE
+      __stwb(to + i, words[i]);  // at an address from 64-bit numbers the compiler would store a word's parts one by one
+#else
       to[i] = words[i];
+#endif
     }
   }
 }
@@ -6748,6 +6781,22 @@ struct StoreOne {
 };
 
 #if CRUCIBLE_HOPPER
+#if CRUCIBLE_WIDE
+// One store, and said to be one: at an address from 64-bit numbers the compiler makes two of it, each of half sectors.
+template <class T>
+__device__ __forceinline__ void store_two(T* at, T first, T second) {
+  if constexpr (sizeof(T) == 4) {
+    __stwb(reinterpret_cast<float2*>(at), make_float2(first, second));
+  } else if constexpr (sizeof(T) == 2) {
+    const T two[2] = {first, second};
+    unsigned word;
+    memcpy(&word, two, sizeof(word));
+    __stwb(reinterpret_cast<unsigned*>(at), word);
+  } else {
+    __stwb(reinterpret_cast<double2*>(at), make_double2(first, second));
+  }
+}
+#else
 template <class T>
 __device__ __forceinline__ void store_two(T* at, T first, T second) {
   if constexpr (sizeof(T) == 4) {
@@ -6757,6 +6806,7 @@ __device__ __forceinline__ void store_two(T* at, T first, T second) {
     *reinterpret_cast<Two*>(at) = Two{first, second};
   }
 }
+#endif
 struct StoreNext {
   scalar* at;
   scalar value;
@@ -6869,6 +6919,9 @@ __device__ __forceinline__ void finish_fragments(const P& p, Index z, Index firs
     const int begin = neighbour ? whole : 0, end = WHOLE || WIDTH + whole < there ? WIDTH + whole : there;
     const bool turn = PAIRS && quad * 2 + odd >= 8;
     const int at = quad * 2 - (turn ? 8 : 0), rest = end - at;
+#if CRUCIBLE_WIDE
+    const Index from = base + at;  // added up once, as it takes two registers: elements are a constant further on
+#endif
     RowStatistics<RAGGED> statistics;
     accum ahead[2] = {};
 #pragma unroll
@@ -6882,7 +6935,11 @@ __device__ __forceinline__ void finish_fragments(const P& p, Index z, Index firs
       for (int e = 0; e < 2; ++e) {
         const int o = at + i * 8 + e;
         own[e] = sure || (rest > i * 8 + e && (i > 0 || o >= begin));
+#if CRUCIBLE_WIDE
+        spots[e] = {P::reads && !own[e] ? Index(0) : from + (i * 8 + e), {place[0], place[1], place[2], place[3] + (own[e] ? o : 0)}};
+#else
         spots[e] = {P::reads && !own[e] ? Index(0) : base + o, {place[0], place[1], place[2], place[3] + (own[e] ? o : 0)}};
+#endif
         two[e] = turn ? sums[(i > 0 ? i - 1 : 0) * 4 + e] : sums[i * 4 + e];
       }
       finish_two<PAIRS>(p, z, m, spots, row < rows && own[0], row < rows && own[1], two);
@@ -7018,6 +7075,9 @@ __device__ __forceinline__ void finish_fragments(const P& p, Index z, Index firs
 #pragma unroll 1
   for (int h = 0; h < 2; ++h) {
     const Index row = first + h * 8 + lane / 4, m = row < rows ? row : rows - 1;
+#if CRUCIBLE_WIDE
+    const Index from = base + quad * 2;  // as above
+#endif
     RowStatistics<RaggedOf<P>::ragged> statistics;
 #pragma unroll
     for (int i = 0; i < COUNT / 4; ++i) {
@@ -7036,7 +7096,11 @@ __device__ __forceinline__ void finish_fragments(const P& p, Index z, Index firs
         const int pixel = other ? c - turn : c + x, count = other ? below.count(place) : here.count(place);
         const bool sure = WHOLE && begun && x + 8 <= P::Box::at(3);
         own[e] = sure || pixel < count;
+#if CRUCIBLE_WIDE
+        spots[e].n = P::reads && !own[e] ? Index(0) : from + (other ? below.first(p) - turn : here.first(p) + x) + e;
+#else
         spots[e].n = P::reads && !own[e] ? Index(0) : base + (other ? below.first(p) : here.first(p)) + pixel;
+#endif
 #pragma unroll
         for (int d = 0; d < 4; ++d)
           spots[e].at[d] = place.first[d] + (!own[e] ? 0 : d == 3 ? pixel : other ? below.at[d == 3 ? 0 : d] : here.at[d == 3 ? 0 : d]);
@@ -8754,8 +8818,7 @@ struct StripRounder {
             v[i][e] = *reinterpret_cast<const float2*>(landing + e * S::LANDED + (lane + i * 32) * 2);
           else
             v[i][e] = make_float2(0.0f, 0.0f);
-      __syncwarp();
-      if (lane == 0) barrier_arrive(free);  // it fills again while this warp waits for the slot
+      barrier_arrive(free);  // it fills again while this warp waits for the slot; each lane says so, as racecheck wants it
       barrier_wait(slot, parity);
 #pragma unroll
       for (int i = 0; i < S::PAIRS_EACH; ++i) {
@@ -8777,8 +8840,7 @@ struct StripRounder {
 #pragma unroll
         for (int e = 0; e < W::UNIT; ++e)
           v[i][e] = lane + i * 32 < S::PAIRS ? *reinterpret_cast<const unsigned*>(landing + e * S::LANDED + (lane + i * 32) * 2) : 0u;
-      __syncwarp();
-      if (lane == 0) barrier_arrive(free);
+      barrier_arrive(free);
       barrier_wait(slot, parity);
 #pragma unroll
       for (int i = 0; i < S::PAIRS_EACH; ++i) {
@@ -8812,7 +8874,7 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
     }
     for (int i = 0; i < W::LANDINGS; ++i) {
       barrier_init(landed + i * 8, 32);
-      barrier_init(free + i * 8, 1);
+      barrier_init(free + i * 8, 32);
     }
     barrier_init(kept, 1);
     barrier_inits_done();

@@ -258,7 +258,11 @@ __device__ __forceinline__ void write_vector(T* at, const Vector<T>& v) {
     if constexpr (LAST && CRUCIBLE_STREAMING) {
       __stcs(to + i, words[i]);
     } else {
+#if CRUCIBLE_WIDE
+      __stwb(to + i, words[i]);  // at an address from 64-bit numbers the compiler would store a word's parts one by one
+#else
       to[i] = words[i];
+#endif
     }
   }
 }
@@ -2104,6 +2108,22 @@ struct StoreOne {
 };
 
 #if CRUCIBLE_HOPPER
+#if CRUCIBLE_WIDE
+// One store, and said to be one: at an address from 64-bit numbers the compiler makes two of it, each of half sectors.
+template <class T>
+__device__ __forceinline__ void store_two(T* at, T first, T second) {
+  if constexpr (sizeof(T) == 4) {
+    __stwb(reinterpret_cast<float2*>(at), make_float2(first, second));
+  } else if constexpr (sizeof(T) == 2) {
+    const T two[2] = {first, second};
+    unsigned word;
+    memcpy(&word, two, sizeof(word));
+    __stwb(reinterpret_cast<unsigned*>(at), word);
+  } else {
+    __stwb(reinterpret_cast<double2*>(at), make_double2(first, second));
+  }
+}
+#else
 template <class T>
 __device__ __forceinline__ void store_two(T* at, T first, T second) {
   if constexpr (sizeof(T) == 4) {
@@ -2113,6 +2133,7 @@ __device__ __forceinline__ void store_two(T* at, T first, T second) {
     *reinterpret_cast<Two*>(at) = Two{first, second};
   }
 }
+#endif
 struct StoreNext {
   scalar* at;
   scalar value;
@@ -2225,6 +2246,9 @@ __device__ __forceinline__ void finish_fragments(const P& p, Index z, Index firs
     const int begin = neighbour ? whole : 0, end = WHOLE || WIDTH + whole < there ? WIDTH + whole : there;
     const bool turn = PAIRS && quad * 2 + odd >= 8;
     const int at = quad * 2 - (turn ? 8 : 0), rest = end - at;
+#if CRUCIBLE_WIDE
+    const Index from = base + at;  // added up once, as it takes two registers: elements are a constant further on
+#endif
     RowStatistics<RAGGED> statistics;
     accum ahead[2] = {};
 #pragma unroll
@@ -2238,7 +2262,11 @@ __device__ __forceinline__ void finish_fragments(const P& p, Index z, Index firs
       for (int e = 0; e < 2; ++e) {
         const int o = at + i * 8 + e;
         own[e] = sure || (rest > i * 8 + e && (i > 0 || o >= begin));
+#if CRUCIBLE_WIDE
+        spots[e] = {P::reads && !own[e] ? Index(0) : from + (i * 8 + e), {place[0], place[1], place[2], place[3] + (own[e] ? o : 0)}};
+#else
         spots[e] = {P::reads && !own[e] ? Index(0) : base + o, {place[0], place[1], place[2], place[3] + (own[e] ? o : 0)}};
+#endif
         two[e] = turn ? sums[(i > 0 ? i - 1 : 0) * 4 + e] : sums[i * 4 + e];
       }
       finish_two<PAIRS>(p, z, m, spots, row < rows && own[0], row < rows && own[1], two);
@@ -2374,6 +2402,9 @@ __device__ __forceinline__ void finish_fragments(const P& p, Index z, Index firs
 #pragma unroll 1
   for (int h = 0; h < 2; ++h) {
     const Index row = first + h * 8 + lane / 4, m = row < rows ? row : rows - 1;
+#if CRUCIBLE_WIDE
+    const Index from = base + quad * 2;  // as above
+#endif
     RowStatistics<RaggedOf<P>::ragged> statistics;
 #pragma unroll
     for (int i = 0; i < COUNT / 4; ++i) {
@@ -2392,7 +2423,11 @@ __device__ __forceinline__ void finish_fragments(const P& p, Index z, Index firs
         const int pixel = other ? c - turn : c + x, count = other ? below.count(place) : here.count(place);
         const bool sure = WHOLE && begun && x + 8 <= P::Box::at(3);
         own[e] = sure || pixel < count;
+#if CRUCIBLE_WIDE
+        spots[e].n = P::reads && !own[e] ? Index(0) : from + (other ? below.first(p) - turn : here.first(p) + x) + e;
+#else
         spots[e].n = P::reads && !own[e] ? Index(0) : base + (other ? below.first(p) : here.first(p)) + pixel;
+#endif
 #pragma unroll
         for (int d = 0; d < 4; ++d)
           spots[e].at[d] = place.first[d] + (!own[e] ? 0 : d == 3 ? pixel : other ? below.at[d == 3 ? 0 : d] : here.at[d == 3 ? 0 : d]);
@@ -4856,7 +4891,11 @@ __device__ __forceinline__ void write_vector(T* at, const Vector<T>& v) {
     if constexpr (LAST && CRUCIBLE_STREAMING) {
       __stcs(to + i, words[i]);
     } else {
+#if CRUCIBLE_WIDE
+      __stwb(to + i, words[i]);  // at an address from 64-bit numbers the compiler would store a word's parts one by one
+#else
       to[i] = words[i];
+#endif
     }
   }
 }
@@ -7056,6 +7095,22 @@ struct StoreOne {
 };
 
 #if CRUCIBLE_HOPPER
+#if CRUCIBLE_WIDE
+// One store, and said to be one: at an address from 64-bit numbers the compiler makes two of it, each of half sectors.
+template <class T>
+__device__ __forceinline__ void store_two(T* at, T first, T second) {
+  if constexpr (sizeof(T) == 4) {
+    __stwb(reinterpret_cast<float2*>(at), make_float2(first, second));
+  } else if constexpr (sizeof(T) == 2) {
+    const T two[2] = {first, second};
+    unsigned word;
+    memcpy(&word, two, sizeof(word));
+    __stwb(reinterpret_cast<unsigned*>(at), word);
+  } else {
+    __stwb(reinterpret_cast<double2*>(at), make_double2(first, second));
+  }
+}
+#else
 template <class T>
 __device__ __forceinline__ void store_two(T* at, T first, T second) {
   if constexpr (sizeof(T) == 4) {
@@ -7065,6 +7120,7 @@ __device__ __forceinline__ void store_two(T* at, T first, T second) {
     *reinterpret_cast<Two*>(at) = Two{first, second};
   }
 }
+#endif
 struct StoreNext {
   scalar* at;
   scalar value;
@@ -7177,6 +7233,9 @@ __device__ __forceinline__ void finish_fragments(const P& p, Index z, Index firs
     const int begin = neighbour ? whole : 0, end = WHOLE || WIDTH + whole < there ? WIDTH + whole : there;
     const bool turn = PAIRS && quad * 2 + odd >= 8;
     const int at = quad * 2 - (turn ? 8 : 0), rest = end - at;
+#if CRUCIBLE_WIDE
+    const Index from = base + at;  // added up once, as it takes two registers: elements are a constant further on
+#endif
     RowStatistics<RAGGED> statistics;
     accum ahead[2] = {};
 #pragma unroll
@@ -7190,7 +7249,11 @@ __device__ __forceinline__ void finish_fragments(const P& p, Index z, Index firs
       for (int e = 0; e < 2; ++e) {
         const int o = at + i * 8 + e;
         own[e] = sure || (rest > i * 8 + e && (i > 0 || o >= begin));
+#if CRUCIBLE_WIDE
+        spots[e] = {P::reads && !own[e] ? Index(0) : from + (i * 8 + e), {place[0], place[1], place[2], place[3] + (own[e] ? o : 0)}};
+#else
         spots[e] = {P::reads && !own[e] ? Index(0) : base + o, {place[0], place[1], place[2], place[3] + (own[e] ? o : 0)}};
+#endif
         two[e] = turn ? sums[(i > 0 ? i - 1 : 0) * 4 + e] : sums[i * 4 + e];
       }
       finish_two<PAIRS>(p, z, m, spots, row < rows && own[0], row < rows && own[1], two);
@@ -7326,6 +7389,9 @@ __device__ __forceinline__ void finish_fragments(const P& p, Index z, Index firs
 #pragma unroll 1
   for (int h = 0; h < 2; ++h) {
     const Index row = first + h * 8 + lane / 4, m = row < rows ? row : rows - 1;
+#if CRUCIBLE_WIDE
+    const Index from = base + quad * 2;  // as above
+#endif
     RowStatistics<RaggedOf<P>::ragged> statistics;
 #pragma unroll
     for (int i = 0; i < COUNT / 4; ++i) {
@@ -7344,7 +7410,11 @@ __device__ __forceinline__ void finish_fragments(const P& p, Index z, Index firs
         const int pixel = other ? c - turn : c + x, count = other ? below.count(place) : here.count(place);
         const bool sure = WHOLE && begun && x + 8 <= P::Box::at(3);
         own[e] = sure || pixel < count;
+#if CRUCIBLE_WIDE
+        spots[e].n = P::reads && !own[e] ? Index(0) : from + (other ? below.first(p) - turn : here.first(p) + x) + e;
+#else
         spots[e].n = P::reads && !own[e] ? Index(0) : base + (other ? below.first(p) : here.first(p)) + pixel;
+#endif
 #pragma unroll
         for (int d = 0; d < 4; ++d)
           spots[e].at[d] = place.first[d] + (!own[e] ? 0 : d == 3 ? pixel : other ? below.at[d == 3 ? 0 : d] : here.at[d == 3 ? 0 : d]);

@@ -3123,7 +3123,11 @@ __device__ __forceinline__ void write_vector(T* at, const Vector<T>& v) {
     if constexpr (LAST && CRUCIBLE_STREAMING) {
       __stcs(to + i, words[i]);
     } else {
+#if CRUCIBLE_WIDE
+      __stwb(to + i, words[i]);  // at an address from 64-bit numbers the compiler would store a word's parts one by one
+#else
       to[i] = words[i];
+#endif
     }
   }
 }
@@ -6973,7 +6977,11 @@ __device__ __forceinline__ void write_vector(T* at, const Vector<T>& v) {
     if constexpr (LAST && CRUCIBLE_STREAMING) {
       __stcs(to + i, words[i]);
     } else {
+#if CRUCIBLE_WIDE
+      __stwb(to + i, words[i]);  // at an address from 64-bit numbers the compiler would store a word's parts one by one
+#else
       to[i] = words[i];
+#endif
     }
   }
 }

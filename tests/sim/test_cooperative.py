@@ -109,13 +109,34 @@ __global__ void stages(const float* x, float* y) {
         pipe.consumer_release();
     }
 }
+// Blocks tell each other a word in turns, and wait for all of a turn's words at once.
+__global__ void told(unsigned* words, unsigned* out, int missing) {
+    const int blocks = gridDim.x;
+    unsigned sum = 0;
+    for (unsigned turn = 1; turn < 4; ++turn) {
+        unsigned* const here = words + turn % 2 * blocks;
+        if (threadIdx.x == 0 && int(blockIdx.x) != missing)
+            asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(here + blockIdx.x), "r"(turn << 8 | blockIdx.x) : "memory");
+        bool come;
+        unsigned got[4];
+        do {
+            come = true;
+            for (int b = 0; b < blocks; ++b)
+                asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(got[b]) : "l"(here + b));
+            for (int b = 0; b < blocks; ++b) come = come && got[b] >> 8 == turn;
+        } while (!come);
+        for (int b = 0; b < blocks; ++b) sum += got[b] & 255u;
+        __syncthreads();
+    }
+    out[blockIdx.x * blockDim.x + threadIdx.x] = sum;
+}
 __global__ void clusters(int* out) { out[0] = cg::this_cluster().num_blocks(); }
 """
 
 
 @pytest.fixture(scope="module")
 def kernels():
-    exports = {name: name for name in ("grid_sum", "old_style", "stages", "clusters")}
+    exports = {name: name for name in ("grid_sum", "old_style", "stages", "told", "clusters")}
     return sim.Kernel(KERNELS, exports | {"fetch": "fetch<true>", "fetch_early": "fetch<false>"})
 
 
@@ -129,6 +150,17 @@ def test_grid_sync(kernels):
 def test_grid_sync_needs_a_cooperative_launch(kernels):
     with pytest.raises(sim.SimulatorError):
         kernels("grid_sum", 4, 64, [np.ones(8, np.float32), np.zeros(4, np.float32), np.zeros(1, np.float32), 8])
+
+
+def test_blocks_that_poll_several_words(kernels):
+    out = np.zeros(4 * 32, np.uint32)
+    kernels("told", 4, 32, [np.zeros(8, np.uint32), out, -1], cooperative=True)
+    np.testing.assert_array_equal(out, 3 * (0 + 1 + 2 + 3))
+
+
+def test_a_word_that_never_comes(kernels):
+    with pytest.raises(sim.SimulatorError, match="deadlock: a thread polls memory that no other thread will change"):
+        kernels("told", 4, 32, [np.zeros(8, np.uint32), np.zeros(128, np.uint32), 2], cooperative=True)
 
 
 def test_groups_without_a_type(kernels):
