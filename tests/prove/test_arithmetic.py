@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import pytest
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
 from crucible.prove import products
-from crucible.prove.arithmetic import SequentialSums, TensorCores, TF32Operands, round_to_tf32, sequential_sum
+from crucible.prove.arithmetic import (
+    SequentialSums,
+    TensorCores,
+    TF32Operands,
+    mixtures,
+    round_to_tf32,
+    sequential_sum,
+)
 
 
 def gradients(f, *args):
@@ -114,6 +123,31 @@ def test_tf32_operands_leave_matmuls_alone_unless_asked():
     assert mode.used
     error = ((rounded - plain).norm() / plain.norm()).item()
     assert 1e-5 < error < 2e-3
+
+
+def test_chosen_contractions_of_the_forward_pass_stay_exact():
+    torch.manual_seed(0)
+    x, *weights = (torch.randn(5, 5, dtype=torch.float64) for _ in range(4))
+
+    def chain(x, a, b, c):
+        return x @ a @ b @ c
+
+    plain = gradients(chain, x, *weights)
+    for exact in ({0, 1, 2}, {0, 2}):
+        with TF32Operands(convolutions=False, matmuls=True, exact=frozenset(exact)) as mode:
+            got = gradients(chain, x, *weights)
+        assert mode.used and mode.count == 3
+        assert torch.equal(got[0], plain[0]) == (len(exact) == 3)
+        assert not any(map(torch.equal, got[1:], plain[1:])), "the backward pass is in TF32"
+
+
+@pytest.mark.parametrize("count", range(12))
+def test_any_three_contractions_are_mixed_in_every_way(count):
+    chosen = mixtures(count)
+    assert len(chosen) == len(set(chosen)) <= 14 and all(0 < len(c) < count for c in chosen)
+    every = [frozenset(), frozenset(range(count)), *chosen]
+    for three in combinations(range(min(count, 8)), min(count, 3)):
+        assert len({tuple(i in c for i in three) for c in every}) == 2 ** len(three)
 
 
 @pytest.mark.parametrize("f,xs,ws,options", CONVOLUTIONS)

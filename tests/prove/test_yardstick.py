@@ -8,10 +8,12 @@ import pytest
 import torch
 
 from crucible.prove import tensors
+from crucible.prove.arithmetic import TF32Operands
 from crucible.prove.cases import Spec
 from crucible.prove.compare import Error, judge
 from crucible.prove.reference import Reference
 
+PROBLEMS = Path(__file__).parents[2] / "problems"
 GELU = """
     import torch
     import torch.nn as nn
@@ -49,14 +51,14 @@ POOL = """
 
 @pytest.fixture
 def worker(write, tmp_path):
-    def open_problem(text: str, **options) -> Reference:
+    def open_problem(problem: str | Path, **options) -> Reference:
         reference = Reference()
         for folder in ("cases", "truths"):
             (tmp_path / folder).mkdir()
         reply = reference.handle(
             {
                 "op": "open",
-                "path": str(write("problem.py", text)),
+                "path": str(problem if isinstance(problem, Path) else write("problem.py", problem)),
                 "device": "sim",
                 "dtype": None,
                 "cases": str(tmp_path / "cases"),
@@ -71,7 +73,7 @@ def worker(write, tmp_path):
 
 
 def make(reference: Reference, **values):
-    sizes = tuple(reference.problem.small_sizes)
+    sizes = values.pop("sizes", tuple(reference.problem.small_sizes))
     spec = Spec("test", values.pop("seed", 11), sizes, **values)
     reply = reference.handle({"op": "case", "spec": spec.to_json(), "id": f"case{len(reference.recent)}"})
     assert "truth" in reply, reply
@@ -142,6 +144,29 @@ def test_a_steady_seed_is_found_where_there_is_one(worker):
     reference = worker(POOL)
     reply = make(reference, values="normal", grads=True)
     assert reply["truth"]["steady"] and reply["truth"]["tensors"]["grad:input 0"]["yard"]["l2"] < 1e-6
+
+
+def test_whoever_leaves_some_contractions_exact_passes_where_tf32_flips_a_sign(worker):
+    """A relu6 after an expanding convolution in TF32 and a depthwise one in float32, which is what torch does on a GPU.
+
+    At this seed it has another gradient at one weight than either convolution in TF32, both, or none: 0.084 for 0.433.
+    """
+    reference = worker(PROBLEMS / "gallery" / "conv2d_inverted_residual_inference.py")
+    reply = make(
+        reference, seed=878904915, sizes=(3, 33, 41), values="normal", grads=True, weights_seed=1786307800
+    )  # fmt: skip
+    assert not reply["truth"]["steady"], "the case is of no use: another seed"
+    spec, state, inputs, cotangents = reference.recent[reply["case"]["folder"]]
+    far = []
+    for chosen in range(8):
+        exact = frozenset(i for i in range(3) if chosen >> i & 1)
+        with TF32Operands(convolutions=True, matmuls=False, exact=exact) as mode:
+            got = reference.bench.run(state, inputs, cotangents, spec, wide=True).tensors
+        assert mode.count == 3
+        far.append(abs(got["grad:norm2.weight"][30].item() - 0.4334) > 0.3)
+        for name, t in got.items():
+            assert verdict(reference, reply, name, t), (exact, name)
+    assert far == [False, False, True, False, False, False, True, False]  # the depthwise one exact, the first one not
 
 
 def test_fresh_weights_move_everything(worker):

@@ -34,15 +34,16 @@ class TF32Operands(TorchDispatchMode):
     """Operands of contractions rounded to TF32, everything else exact (run it in float64).
 
     This is the error that torch's switches permit, whatever the accumulation: cuDNN uses TF32 for some shapes and not
-    for others, and a CPU never does, so the permission counts and not the pick. ``draw`` picks some contractions at
-    random and leaves the others exact.
+    for others, and a CPU never does, so the permission counts and not the pick. The contractions in ``exact``, numbered
+    in the order of the forward pass, are left as they are: those of the backward pass decide no branch.
     """
 
-    def __init__(self, *, convolutions: bool, matmuls: bool, draw: int | None = None) -> None:
+    def __init__(self, *, convolutions: bool, matmuls: bool, exact: frozenset[int] = frozenset()) -> None:
         super().__init__()
         self.convolutions, self.matmuls = convolutions, matmuls
-        self.draw = None if draw is None else torch.Generator().manual_seed(draw)
+        self.exact = exact
         self.used = False
+        self.count = 0  # contractions of the forward pass that TF32 is permitted for
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         args = list(args)
@@ -52,8 +53,10 @@ class TF32Operands(TorchDispatchMode):
             which = _MATMULS[func]
         else:
             which = ()
-        if which and self.draw is not None and torch.rand((), generator=self.draw) < 0.5:
-            which = ()
+        if which and torch.is_grad_enabled():  # it is off in a backward pass
+            if self.count in self.exact:
+                which = ()
+            self.count += 1
         self.used = self.used or bool(which)
         exact = list(args)
         for i in which:
@@ -64,6 +67,26 @@ class TF32Operands(TorchDispatchMode):
             dx, dw, _ = func(*args[:10], [mask[0], mask[1], False])
             return dx, dw, func(*exact[:10], [False, False, True])[2]
         return func(*args, **(kwargs or {}))
+
+
+WIDEST = 8  # contractions that a choice tells apart; the ninth is chosen with the first
+
+
+def mixtures(count: int) -> list[frozenset[int]]:
+    """Choices among ``count`` contractions, each the ones that stay exact where the others are in TF32.
+
+    Together with all and none they have any three contractions (of eight) in all eight ways: the words of a first-order
+    Reed-Muller code are an orthogonal array of strength three. Up to three contractions that is every choice there is.
+    """
+    width = 1
+    while width < min(count, WIDEST):
+        width *= 2
+    words = dict.fromkeys(
+        frozenset(i for i in range(count) if ((mask & i % width).bit_count() + flip) % 2)
+        for mask in range(width)
+        for flip in (0, 1)
+    )
+    return [word for word in words if 0 < len(word) < count]
 
 
 def sequential_sum(x: torch.Tensor, dims: list[int], *, backwards: bool = False) -> torch.Tensor:
