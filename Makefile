@@ -7,7 +7,7 @@ WORKERS ?= 2
 # Tests take from milliseconds to minutes: a worker that has none left takes some of another's.
 SPREAD := -n $(WORKERS) --dist worksteal
 
-.PHONY: demo test quick exhaustive accept gallery pictures lint gpu setup clean help
+.PHONY: demo test built quick exhaustive accept gallery pictures lint gpu setup clean help
 
 help:
 	@echo "make demo    fuse one of the problems and prove the result, in the simulator if there is no GPU"
@@ -36,8 +36,13 @@ lint: setup
 	$(PY) -m ruff check .
 	$(PY) -m mypy
 
-test: lint
+# The simulator's libraries are built beside the linters: they would keep both workers waiting.
+test: setup
+	@$(MAKE) --no-print-directory -j 2 lint built
 	$(PY) -m pytest $(SPREAD) --durations=25 -m "not gpu and not exhaustive"
+
+built: setup
+	$(PY) -m crucible.build.prebuilt
 
 quick: lint
 	$(PY) -m pytest $(SPREAD) -m "quick and not gpu"

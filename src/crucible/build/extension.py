@@ -156,8 +156,8 @@ def glue_library(timeout: float = 600.0) -> Path:
         runtime = runtime_library()
         includes = [flag for p in toolchain.torch_includes() for flag in ("-isystem", p)]
         command = [
-            toolchain.gxx(), "-std=gnu++20", "-O1", "-fPIC", "-shared", "-w", *includes, *map(str, sources),
-            "-o", str(folder / "libcrucible_torch.so"), "-Wl,-soname,libcrucible_torch.so",
+            toolchain.gxx(), "-std=gnu++20", "-O1", "-fPIC", "-shared", "-w", toolchain.ROOMY, *includes,
+            *map(str, sources), "-o", str(folder / "libcrucible_torch.so"), "-Wl,-soname,libcrucible_torch.so",
             str(runtime), f"-Wl,-rpath,{runtime.parent}",
             f"-L{toolchain.torch_lib()}", "-lc10", "-ltorch_cpu", f"-Wl,-rpath,{toolchain.torch_lib()}",
         ]  # fmt: skip
@@ -180,8 +180,8 @@ def binding_library(timeout: float = 600.0) -> Path:
     def build(folder: Path) -> None:
         includes = [flag for p in toolchain.torch_includes() for flag in ("-isystem", p)]
         command = [
-            toolchain.gxx(), "-std=gnu++20", "-O1", "-fPIC", "-shared", "-w", f"-I{headers[0].parent}", *includes,
-            str(source),
+            toolchain.gxx(), "-std=gnu++20", "-O1", "-fPIC", "-shared", "-w", toolchain.ROOMY, f"-I{headers[0].parent}",
+            *includes, str(source),
             "-o", str(folder / "crucible_binding.so"), f"-L{toolchain.torch_lib()}", "-lc10", "-ltorch_cpu",
             "-ltorch_python", f"-Wl,-rpath,{toolchain.torch_lib()}",
         ]  # fmt: skip

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 VARIABLE = "CRUCIBLE_BUILT"
@@ -26,5 +27,23 @@ def environment() -> dict[str, str]:
     from crucible.build.extension import binding_library, glue_library
     from crucible.build.runtime import runtime_library
 
-    made = {"runtime": runtime_library(), "glue": glue_library(), "binding": binding_library()}
+    with ThreadPoolExecutor(1) as beside:  # it needs neither of the others
+        binding = beside.submit(binding_library)
+        made = {"runtime": runtime_library(), "glue": glue_library(), "binding": binding.result()}
     return {VARIABLE: json.dumps({name: str(path) for name, path in made.items()})}
+
+
+def main() -> None:
+    """What every test in the simulator needs, and the headers that most need, before any of them waits for it."""
+    from crucible.build import extension, toolchain
+
+    if toolchain.torch_has_cuda():
+        return
+    with ThreadPoolExecutor(1) as beside:
+        headers = beside.submit(lambda: [extension.precompiled_header(f) for f in (extension.BARE, extension.THIN)])
+        environment()
+        headers.result()
+
+
+if __name__ == "__main__":
+    main()

@@ -7,9 +7,11 @@ links it.
 from __future__ import annotations
 
 import functools
+import os
 import platform
 import re
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from crucible.build import cache, prebuilt, toolchain
@@ -58,6 +60,7 @@ DEVICE_FLAGS: tuple[str, ...] = (
     "-fno-stack-protector",
     "-fno-gnu-unique",  # two files may have templates, and shared arrays in them, of the same name
     "-fno-math-errno",
+    toolchain.ROOMY,
     *_processor_flags(),
     *_sanitizer_flags(),
 )
@@ -67,7 +70,7 @@ LINK_FLAGS: tuple[str, ...] = ("-Wl,--wrap=memcpy", "-Wl,--wrap=memmove", "-Wl,-
 
 LIBRARY = "libcrucible_sim.so"
 
-_BUILD_FLAGS = ("-std=gnu++20", "-O2", "-g1", "-fPIC", "-shared", "-ftls-model=initial-exec", "-pthread")
+_BUILD_FLAGS = ("-std=gnu++20", "-O2", "-g1", "-fPIC", "-ftls-model=initial-exec", "-pthread", toolchain.ROOMY)
 
 
 def include_dirs() -> list[Path]:
@@ -80,20 +83,24 @@ def _sources() -> list[Path]:
 
 
 def _compile(folder: Path, timeout: float) -> None:
-    command = [
-        toolchain.gxx(),
-        *_BUILD_FLAGS,
-        *(flag for path in include_dirs() for flag in ("-isystem", str(path))),
-        *(str(p) for p in _sources() if p.suffix == ".cpp"),
-        "-o",
-        str(folder / LIBRARY),
-        f"-Wl,-soname,{LIBRARY}",
-        "-lrt",
-        "-ldl",
-    ]
-    code, log = toolchain.run(command, timeout=timeout)
-    if code:
-        raise BuildError("compile_error", "the simulator's runtime library does not compile here", log=log)
+    """One file beside the other, as many at a time as there are processors."""
+    includes = [flag for path in include_dirs() for flag in ("-isystem", str(path))]
+    sources = [p for p in _sources() if p.suffix == ".cpp"]
+    objects = [str(folder / f"{p.stem}.o") for p in sources]
+
+    def run(command: list[str]) -> None:
+        code, log = toolchain.run([toolchain.gxx(), *_BUILD_FLAGS, *command], timeout=timeout)
+        if code:
+            raise BuildError("compile_error", "the simulator's runtime library does not compile here", log=log)
+
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        for done in [
+            pool.submit(run, [*includes, "-c", str(p), "-o", made]) for p, made in zip(sources, objects, strict=True)
+        ]:
+            done.result()
+    run(["-shared", *objects, "-o", str(folder / LIBRARY), f"-Wl,-soname,{LIBRARY}", "-lrt", "-ldl"])
+    for made in objects:
+        Path(made).unlink()
 
 
 @functools.cache
