@@ -38,7 +38,10 @@ def run_on_device(tmp_path):
     """Run a script with the simulated device installed; its standard output, or an assertion with all it said."""
 
     def run(script: str, *, install: bool = True, expect: int = 0, timeout: float = 240) -> str:
-        head = "from crucible.sim import device\ndevice.install()\nimport torch\n" if install else ""
+        head = (
+            "from crucible.prove.imports import nothing_is_garbage\nfrom crucible.sim import device\n"
+            "with nothing_is_garbage(): device.install(); import torch\n"
+        ) if install else ""  # fmt: skip
         path = tmp_path / "script.py"
         path.write_text(head + textwrap.dedent(script))
         done = subprocess.run(

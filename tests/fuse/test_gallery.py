@@ -6,6 +6,7 @@ The ordinary run proves a few that together have all that generated files are ma
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib.util
 import re
 from pathlib import Path
@@ -44,6 +45,10 @@ IN_OTHER_TESTS = {
 }
 
 
+# What two tests look at is fused once.
+fused_once = functools.cache(fuse_problem)
+
+
 @pytest.mark.parametrize("path", ALL, ids=lambda p: p.stem)
 def test_generated_as_accepted(path):
     """A change in what is fused or written shows up here, and is accepted on purpose with `make accept`.
@@ -52,7 +57,7 @@ def test_generated_as_accepted(path):
     """
     file = accepted.accepted(path)
     assert file.exists(), f"{path.stem} was never accepted: make accept"
-    fused = fuse_problem(path)
+    fused = fused_once(path)
     old, new = file.read_text(), accepted.generated(path, fused)
     if old != new:
         changes = difflib.unified_diff(
@@ -109,6 +114,6 @@ def _proofs():
 @pytest.mark.parametrize("path", list(_proofs()))
 def test_proven(path, tmp_path):
     new = tmp_path / f"{path.stem}_new.py"
-    new.write_text(fuse_problem(path).text)
+    new.write_text(fused_once(path).text)
     proof = crucible.prove(path, new, device="sim", seed=3, quick=True)
     assert proof.verdict == "proven", f"{proof.reason.code}: {proof.reason.message}" if proof.reason else proof.verdict

@@ -119,7 +119,7 @@ def test_candidates_are_judged_and_bad_ones_cost_a_row(folder, write, tmp_path):
     began = time.monotonic()  # all rows are there: nothing is run again
     again = sweep(folder, tmp_path / "s", candidates=tmp_path / "new", **QUICK)
     assert again.kept == 3 and time.monotonic() - began < 5 and len(Store(tmp_path / "s").rows()) == 3
-    (tmp_path / "new" / "good.py").write_text(NEW.format("torch.relu(x) * 2 + 0"))  # another file is another row
+    (tmp_path / "new" / "good.py").write_text("x = 1\n")  # another file is another row, and judged quickly
     changed = sweep(folder, tmp_path / "s", candidates=tmp_path / "new", **QUICK)
     assert changed.kept == 2 and len(Store(tmp_path / "s").rows()) == 4
 
@@ -163,7 +163,7 @@ def test_a_folder_is_fused_and_proven_without_a_gpu(write, tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_a_killed_sweep_goes_on(folder, write, tmp_path, number):
     """In the middle: what was done is kept and nothing else, and nobody of the killed sweep stays behind."""
-    for name in ("good", "other", "zlast"):
+    for name in ("good", "zlast"):
         write(f"new/{name}.py", "x = 1\n")  # judged quickly: there is no ModelNew
     marker = tmp_path / "pid"
     slow = f"import os, time\nopen({str(marker)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)\n\n\ndef get_inputs"
@@ -179,11 +179,11 @@ def test_a_killed_sweep_goes_on(folder, write, tmp_path, number):
         time.sleep(0.1)
     process.send_signal(number)
     process.wait(60)
-    assert len(Store(tmp_path / "s").rows()) == 2
+    assert len(Store(tmp_path / "s").rows()) == 1
     worker = int(marker.read_text())
     while Path(f"/proc/{worker}").exists() and time.monotonic() < end:
         time.sleep(0.1)
     assert not Path(f"/proc/{worker}").exists()
     (folder / "zlast.py").write_text(GOOD)
     result = sweep(folder, tmp_path / "s", candidates=tmp_path / "new", **QUICK)
-    assert result.kept == 2 and [r["status"] for r in result.rows] == ["unjudged"] * 3
+    assert result.kept == 1 and [r["status"] for r in result.rows] == ["unjudged"] * 2

@@ -5,8 +5,11 @@ The simulated device must exist before torch does, and torch takes a second to i
 
 from __future__ import annotations
 
+import gc
 import sys
 from typing import Any
+
+from crucible.prove.imports import nothing_is_garbage
 
 
 class Candidate:
@@ -22,6 +25,16 @@ class Candidate:
         return answer
 
     def start(self, message: dict[str, Any]) -> dict[str, Any]:
+        with nothing_is_garbage():
+            error = self._prepare(message)
+        if error is not None:
+            return error
+        if message.get("disguise"):
+            _disguise()
+        return {"ok": True, **self.runner.environment()}
+
+    def _prepare(self, message: dict[str, Any]) -> dict[str, Any] | None:
+        """The device, then torch and the runner; what went wrong, if something did."""
         capability = tuple(message.get("capability", (9, 0)))
         if message["device"] == "sim":
             from crucible.build.errors import BuildError
@@ -34,9 +47,7 @@ class Candidate:
         from crucible.prove.runner import Runner
 
         self.runner = Runner(message)
-        if message.get("disguise"):
-            _disguise()
-        return {"ok": True, **self.runner.environment()}
+        return None
 
 
 def _disguise() -> None:
@@ -44,6 +55,7 @@ def _disguise() -> None:
 
     (While the candidate runs, the runner also keeps the names of this program out of ``sys.modules``.)
     """
+    gc.unfreeze()  # nobody else's process has it done
     sys.argv = ["train.py", "--epochs", "3"]
     main_module = sys.modules["__main__"]
     main_module.__spec__ = None

@@ -296,7 +296,3 @@ def main() -> None:
 
     spare_the_compiler()
     serve(Reference().handle)
-
-
-if __name__ == "__main__":
-    main()

@@ -191,7 +191,7 @@ class Session:
         limits = Limits(wall_s=24 * 3600.0, memory_bytes=_machine_memory(), disk_bytes=1 << 40, processes=256)
         self._reference = self._stack.enter_context(
             Child(
-                [sys.executable, "-m", "crucible.prove.reference"],
+                [sys.executable, "-m", "crucible.prove.reference_worker"],
                 scratch=self.root / "reference",
                 writable=[self.cases, self.truths],
                 limits=limits,

@@ -89,6 +89,7 @@ def answer_to(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> int:
+    from crucible.prove.imports import nothing_is_garbage
     from crucible.prove.jail.system import PR_SET_PDEATHSIG, try_prctl
     from crucible.write import write_atomically
 
@@ -97,6 +98,8 @@ def main() -> int:
     warnings.filterwarnings("ignore", module="torch")
     request = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     began = time.monotonic()
+    with nothing_is_garbage():
+        import torch  # noqa: F401
     answer = answer_to(request)
     answer["seconds"] = time.monotonic() - began
     write_atomically(Path(sys.argv[2]), json.dumps(answer))
