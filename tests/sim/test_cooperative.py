@@ -116,7 +116,8 @@ __global__ void told(unsigned* words, unsigned* out, int missing) {
     for (unsigned turn = 1; turn < 4; ++turn) {
         unsigned* const here = words + turn % 2 * blocks;
         if (threadIdx.x == 0 && int(blockIdx.x) != missing)
-            asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(here + blockIdx.x), "r"(turn << 8 | blockIdx.x) : "memory");
+            asm volatile("st.relaxed.gpu.global.u32 [%0], %1;"
+                         ::"l"(here + blockIdx.x), "r"(turn << 8 | blockIdx.x) : "memory");
         bool come;
         unsigned got[4];
         do {
