@@ -147,7 +147,7 @@ def test_a_steady_seed_is_found_where_there_is_one(worker):
 
 
 def test_whoever_leaves_some_contractions_exact_passes_where_tf32_flips_a_sign(worker):
-    """A relu6 after an expanding convolution in TF32 and a depthwise one in float32, which is what torch does on a GPU.
+    """A relu6 after an expanding convolution in TF32 and a depthwise one in float32, as fused files have it.
 
     At this seed it has another gradient at one weight than either convolution in TF32, both, or none: 0.084 for 0.433.
     """

@@ -249,7 +249,7 @@ def _arithmetic_terms(
             )
             # TF32 noise that flips a maximum makes the yardstick of a gradient useless: look for a better seed. Where
             # there is none, who uses TF32 for some contractions and not for others sees other maxima flip. torch itself
-            # is one: its depthwise convolutions are never in TF32.
+            # may be one: by its source, depthwise convolutions of contiguous float32 are its own kernels, not cuDNN's.
             truth.steady = not spec.grads or worst < TF32_STEADY
             if not truth.steady and retry:
                 return
