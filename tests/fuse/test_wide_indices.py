@@ -3,19 +3,15 @@ strips and on boxes, wherever rows begin."""
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
-import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 from crucible.fuse import FuseOptions, fuse_problem
 
-ROOT = Path(__file__).parents[2]
 PROBLEM = """
 import torch
 import torch.nn as nn
@@ -40,21 +36,7 @@ def get_init_inputs():
 """
 
 SCRIPT = """
-import sys
-
-from crucible.sim import device
-
-device.install()
-import importlib.util
-
-import torch
-
-
-def loaded(path):
-    spec = importlib.util.spec_from_file_location(path.rsplit("/", 1)[1].split(".")[0], path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+import narrow_new, wide_new
 
 
 def run(model, inputs):
@@ -67,13 +49,12 @@ def run(model, inputs):
     return [t.detach().cpu() for t in (*outputs, *grads)], [one["kernel"] for one in device.launches()]
 
 
-modules = [loaded(path) for path in sys.argv[1:]]
 met = set()
 for dtype in torch.float32, torch.float16:
     # Lines whose neighbours begin at all places of a sector: with pairs, then without.
     for width, depth in (398, 38), (399, 37):
         torch.manual_seed(width)
-        models = [m.ModelNew().to(dtype).cuda() for m in modules]
+        models = [m.ModelNew().to(dtype).cuda() for m in (narrow_new, wide_new)]
         models[1].load_state_dict(models[0].state_dict())
         inputs = [torch.randn(1, 16, 2, width).to(dtype).cuda(), torch.randn(1, 32, 2, 5, depth).to(dtype).cuda()]
         (narrow, kernels), (wide, others) = (run(m, inputs) for m in models)
@@ -87,27 +68,23 @@ print("the same")
 """
 
 
-def test_the_same_as_with_32_bits(tmp_path):
-    problem, script = tmp_path / "wide.py", tmp_path / "script.py"
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    problem = tmp_path_factory.mktemp("wide") / "wide.py"
     problem.write_text(PROBLEM)
-    script.write_text(SCRIPT)
-    text = fuse_problem(problem, FuseOptions(strict=True)).text
+    return fuse_problem(problem, FuseOptions(strict=True)).text
+
+
+def test_the_same_as_with_32_bits(text, tmp_path, run_on_device):
     assert "(launch_strips<" in text and "elements > 2**31 - 1" in text
     for name, one in (("narrow", text), ("wide", text.replace("elements > 2**31 - 1", "True"))):
-        (tmp_path / f"{name}.py").write_text(one)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    files = [str(tmp_path / f"{name}.py") for name in ("narrow", "wide")]
-    done = subprocess.run([sys.executable, str(script), *files], capture_output=True, text=True, cwd=tmp_path,
-                          env=environment, timeout=400)  # fmt: skip
-    assert done.returncode == 0 and "the same" in done.stdout, done.stdout + done.stderr[-3000:]
+        (tmp_path / f"{name}_new.py").write_text(one)
+    assert "the same" in run_on_device(SCRIPT, timeout=400)
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="the compiler decides it")
-def test_stores_stay_whole(tmp_path):
+def test_stores_stay_whole(text, tmp_path):
     """Of a vector stored at a 64-bit index nvcc makes single elements, unless it is told."""
-    problem = tmp_path / "wide.py"
-    problem.write_text(PROBLEM)
-    text = fuse_problem(problem, FuseOptions(strict=True)).text
     for part, source in re.findall(r'_([A-Z]+)_SOURCE = r"""(.*?)"""', text, re.S):
         (tmp_path / "source.cu").write_text(source)
         found = []

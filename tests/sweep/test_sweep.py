@@ -163,7 +163,7 @@ def test_a_folder_is_fused_and_proven_without_a_gpu(write, tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_a_killed_sweep_goes_on(folder, write, tmp_path, number):
     """In the middle: what was done is kept and nothing else, and nobody of the killed sweep stays behind."""
-    for name in ("good", "zlast"):
+    for name in ("good", "other", "zlast"):
         write(f"new/{name}.py", "x = 1\n")  # judged quickly: there is no ModelNew
     marker = tmp_path / "pid"
     slow = f"import os, time\nopen({str(marker)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)\n\n\ndef get_inputs"
@@ -179,11 +179,11 @@ def test_a_killed_sweep_goes_on(folder, write, tmp_path, number):
         time.sleep(0.1)
     process.send_signal(number)
     process.wait(60)
-    assert len(Store(tmp_path / "s").rows()) == 1
+    assert len(Store(tmp_path / "s").rows()) == 2
     worker = int(marker.read_text())
     while Path(f"/proc/{worker}").exists() and time.monotonic() < end:
         time.sleep(0.1)
     assert not Path(f"/proc/{worker}").exists()
     (folder / "zlast.py").write_text(GOOD)
     result = sweep(folder, tmp_path / "s", candidates=tmp_path / "new", **QUICK)
-    assert result.kept == 1 and [r["status"] for r in result.rows] == ["unjudged"] * 2
+    assert result.kept == 2 and [r["status"] for r in result.rows] == ["unjudged"] * 3
