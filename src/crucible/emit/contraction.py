@@ -228,7 +228,8 @@ def contraction(stage: Contraction, buffers: Mapping[str, Buffer], comment: Iter
         templates.add("contract_few.cuh")
     if stage.pool is not None:
         templates.add("reduce.cuh")
-    parts.need(stage.splits)
+    for size in (stage.splits, stage.box):
+        parts.need(size)
     extra = ["packed"] if boxed or stage.packed or few else []
     memory = workspace(stage) if asks(stage) else ""
     made = assemble(parts, stage.name, comment, body, launch(stage, STREAM), extra, templates, memory)

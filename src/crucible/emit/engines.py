@@ -33,7 +33,7 @@ def choices(tile: Tile | WindowTile | GradientTile) -> list[tuple[int, str, str]
 
 
 def hopper(stage: Contraction) -> list[tuple[int, str, str]]:
-    """The same with Hopper's own instructions, where there are any for it."""
+    """The same with Hopper's own instructions, where there are any for it, in the first of their boxes."""
     tile = stage.tile
     if stage.packed:
         return [(FP32, "launch_contract_wgmma", packed(stage))]
@@ -47,6 +47,21 @@ def hopper(stage: Contraction) -> list[tuple[int, str, str]]:
         made.append((NATIVE, tile.pair.launch, f"{own}, void"))
     if isinstance(tile, WindowTile) and tile.precise is not None:
         made.append((FP32, tile.precise.launch, f"{tile.precise.text}, {tile.precise.other.text('fp32')}"))
+    return made
+
+
+def narrower(stage: Contraction, value: int) -> list[tuple[str, str, str]]:
+    """Launches with narrower boxes: function, C++ type, and the functor with these boxes."""
+    pair = stage.tile.pair if isinstance(stage.tile, WindowTile) else None
+    kind = {TF32: "Half", NATIVE: "Native"}.get(value)
+    if pair is None or kind is None:
+        return []
+    made = []
+    for p in pair.narrower:
+        # Statistics are kept by boxes; else what is done again may be done in the first ones.
+        again = "void" if kind == "Native" else (p if stage.statistics is not None else pair).text("Tf32")
+        given = f"in_boxes<Dims<{', '.join(map(str, p.box))}>, {pair.text(kind)}>(stage)"
+        made.append((p.launch, f"{p.text(kind)}, {again}", given))
     return made
 
 
@@ -133,8 +148,8 @@ def launch(stage: Contraction, stream: str) -> str:
     """The text that launches a contraction with the engine the build asks for."""
     macro = f"CRUCIBLE_{stage.contract.rule.upper()}"
     lines = []
-    options = [(f"{macro} == {v}", f, t) for v, f, t in choices(stage.tile)]
-    options = [(f"CRUCIBLE_HOPPER && {macro} == {v}", f, t) for v, f, t in hopper(stage)] + options
+    options = [(f"CRUCIBLE_HOPPER && {macro} == {v}", f, t, narrower(stage, v)) for v, f, t in hopper(stage)]
+    options += [(f"{macro} == {v}", f, t, []) for v, f, t in choices(stage.tile)]
     splits = "1" if stage.splits == 1 else f"static_cast<int>({stage.splits})"
     given = {
         "launch_window": "reinterpret_cast<unsigned*>(packed)",
@@ -149,10 +164,13 @@ def launch(stage: Contraction, stream: str) -> str:
         arguments = f"stage, {splits}, reinterpret_cast<void*>(packed), {stream}"
         call = f"launch_contract_few<{side}, {stage.tile.cols}>({arguments})"
         lines.append(f'if (few_pays<{side}>(stage)) return check({call}, "{stage.name}");')
-    for number, (condition, function, text) in enumerate(options):
+    for number, (condition, function, text, narrow) in enumerate(options):
         if len(options) > 1:
             last = number == len(options) - 1
             lines.append("#else" if last else f"#{'if' if number == 0 else 'elif'} {condition}")
+        calls = [f"{own}<{other}>({functor}, {given[own]}, {stream})" for own, other, functor in narrow]
+        taken = [f'if ({stage.box} == {n}) return check({c}, "{stage.name}");' for n, c in enumerate(calls, 1)]
+        lines += ["#if CRUCIBLE_NARROWER", *taken, "#endif"] if taken else []
         lines.append(f'check({function}<{text}>(stage, {given.get(function, splits)}, {stream}), "{stage.name}");')
     if len(options) > 1:
         lines.append("#endif")

@@ -27,7 +27,7 @@ from crucible.emit.host import (
 )
 from crucible.emit.writer import pointer
 from crucible.plan.boxes import WindowTile
-from crucible.plan.index import product
+from crucible.plan.index import ZERO, product
 from crucible.plan.program import STORAGE, Buffer
 from crucible.plan.stages import Call, Contraction, Row, Stage, read, written
 
@@ -130,6 +130,12 @@ class Pass:
         used = {n for s in self.stages if not isinstance(s, Call) for n in self.functor(s).sizes}
         return [*sorted(used), *self.splits]
 
+    @property
+    def _boxes(self) -> list[str]:
+        """Names of the numbers that say which boxes a contraction takes."""
+        found = [s.box.python() for s in self.stages if isinstance(s, Contraction) and s.box != ZERO]
+        return list(dict.fromkeys(found))
+
     def functor(self, stage: Stage) -> Functor:
         return self.mode.functors[stage.name]
 
@@ -231,7 +237,8 @@ class Pass:
         """The function that makes the plan of a call; ``head`` binds sizes, ``dtype`` and ``device``."""
         lines = list(head)
         if self.segments:
-            lines.append(f'kernels = _kernels("{self.part}", dtype, device, {largest(self.mode.plan)})')
+            given = [f'"{self.part}"', "dtype", "device", largest(self.mode.plan), *self._boxes]
+            lines.append(f"kernels = _kernels({', '.join(given)})")
         body = [f"{name} = {text}" for name, text in self.splits.items()]
         if self.guards:
             body.append(f"stages = {self._wanted()}")

@@ -188,19 +188,21 @@ cudaError_t launch_ready(const P& p, void* workspace, cudaStream_t stream) {
   using H = Pair<W, P>;
   if (p.batches() == 0 || p.rows() == 0 || box_count(p) == 0) return cudaSuccess;
   int processors = 0;
-  cudaError_t refused = pack_rows<W>(p, workspace, &processors, stream);
+  using First = FirstBoxes<W, P>;
+  static_assert(H::Halo::at(3) <= Pair<typename First::Tile, typename First::Functor>::Halo::at(3), "as much is read behind the last pixel");
+  cudaError_t refused = pack_rows<typename First::Tile, typename First::Functor>(p, workspace, &processors, stream);
   if (refused == cudaSuccess) refused = allow_shared(ready_kernel<W, P>, H::shared_bytes);
   if (refused != cudaSuccess) return refused;
   const int64_t parts = (ReadyInput<P>(p, nullptr).pixels + READY_THREADS - 1) / READY_THREADS, batches = p.batches() / ReadyInput<P>::PHASES;
   if (parts > 0x7fffffff / batches) return cudaErrorInvalidValue;
   refused = cudaLaunchKernelEx(After(static_cast<unsigned>(parts * batches), READY_THREADS, 0, stream),
-                               ready_input_kernel<W, P>, p, workspace, static_cast<unsigned>(parts));
+                               ready_input_kernel<typename First::Tile, typename First::Functor>, p, workspace, static_cast<unsigned>(parts));
   if (refused != cudaSuccess) return refused;
   const int64_t kinds = p.groups() / H::BESIDE * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS);
   const int64_t blocks = processors >= kinds ? processors / kinds * kinds : kinds;
   refused = cudaLaunchKernelEx(After(static_cast<unsigned>(blocks), W::threads, H::shared_bytes, stream), ready_kernel<W, P>, p, workspace);
   if constexpr (W::kind == Operands::Half) {
-    if (refused == cudaSuccess) refused = launch_pairs<Again, true>(p, workspace, processors, stream);
+    if (refused == cudaSuccess) refused = launch_pairs<Again, true, typename First::Again>(p, workspace, processors, stream);
   }
   return refused;
 }

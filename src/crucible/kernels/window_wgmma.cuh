@@ -21,6 +21,8 @@
 // Memory: 1.1 to 1.5 times the input from L2, the output once, for each 64 output channels.
 #pragma once
 
+#include <type_traits>
+
 #include "fragments.cuh"
 #include "window_pack.cuh"
 
@@ -742,6 +744,30 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
 #endif
 }
 
+// The same pixels in other boxes than the functor's own, which W takes: narrower ones, where extents are small. What does not
+// depend on boxes is launched as if for those, so that it is compiled once.
+template <class P, class Box_, class W>
+struct Boxed : P {
+  using Box = Box_;
+  using Own = P;
+  using First = W;
+};
+template <class Box, class W, class P>
+Boxed<P, Box, W> in_boxes(const P& p) { return {p}; }
+
+template <class W, class P, class = void>
+struct FirstBoxes {
+  using Functor = P;
+  using Again = P;  // of the launch that does something again: statistics are kept by boxes, all else is not
+  using Tile = W;
+};
+template <class W, class P>
+struct FirstBoxes<W, P, typename Named<typename P::Own>::type> {
+  using Functor = typename P::Own;
+  using Again = std::conditional_t<P::statistics, P, Functor>;
+  using Tile = typename P::First;
+};
+
 #ifndef __CUDACC_RTC__
 template <class W, bool FLAGGED, class P>
 cudaError_t launch_pairs(const P& p, void* workspace, int processors, cudaStream_t stream) {
@@ -759,10 +785,11 @@ template <class W, class Again, class P>
 cudaError_t launch_warpgroups(const P& p, void* workspace, cudaStream_t stream) {
   if (p.batches() == 0 || p.rows() == 0 || box_count(p) == 0) return cudaSuccess;
   int processors = 0;
-  cudaError_t refused = pack_rows<W>(p, workspace, &processors, stream);
+  using First = FirstBoxes<W, P>;
+  cudaError_t refused = pack_rows<typename First::Tile, typename First::Functor>(p, workspace, &processors, stream);
   if (refused == cudaSuccess) refused = launch_pairs<W, false>(p, workspace, processors, stream);
   if constexpr (W::kind == Operands::Half) {
-    if (refused == cudaSuccess) refused = launch_pairs<Again, true>(p, workspace, processors, stream);
+    if (refused == cudaSuccess) refused = launch_pairs<Again, true, typename First::Again>(p, workspace, processors, stream);
   }
   return refused;
 }

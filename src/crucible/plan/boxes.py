@@ -8,6 +8,7 @@ from math import prod
 
 from crucible.plan.forms import FETCH, NO_POOL, Form, boxes_within, dealt
 from crucible.plan.hopper import PAIR_ROWS, TAP_BYTES, PairTile, SplitTile, best_split, merged_strips, ranked_pairs
+from crucible.plan.narrower import with_narrower
 from crucible.plan.tiles import BOX_TILES, SHARED_LIMIT, MmaTile, SimtTile
 
 BN = 256  # columns of a tile
@@ -34,6 +35,7 @@ class WindowTile:
     def divided(self, window: Sequence[int]) -> bool:
         """Whether the boxes of every engine are made of whole windows."""
         boxes = [self.box, *(t.box for t in (self.pair, self.precise) if t is not None)]
+        boxes += [] if self.pair is None else [t.box for t in self.pair.narrower]
         if self.pair is not None and self.pair.landings:
             return False  # strips store line by line
         return all(b % w == 0 for box in boxes for b, w in zip(box, window))
@@ -100,7 +102,8 @@ def choose_box(
     if not boxes:
         return None
     precise = best_split(form, extents, rows, channels, samples, pool)
-    tile = WindowTile(rows_for(rows), words_for(form.taps), boxes[0], pairs[0] if pairs else None, precise)
+    pair = with_narrower(form, pairs[0], extents, rows, channels, samples) if pairs else None
+    tile = WindowTile(rows_for(rows), words_for(form.taps), boxes[0], pair, precise)
     if not pairs and prod(pool) == 1:
         merged = ranked_merged(form, extents, rows, channels, groups, samples)
         alone = groups * -(-rows // tile.rows) * _cost(form, tile.box, extents, tile.rows, channels)

@@ -52,11 +52,13 @@ class PairTile:
     ready: bool = False  # the input is rounded beforehand (kernels/window_ready.cuh)
     boxes: int = 2  # that lie side by side then
     merged: int = 1  # groups that are taken for one (kernels/window_merged.cuh), in float32 where TF32 is permitted
+    narrower: tuple[PairTile, ...] = ()  # the same launch with other boxes, for smaller extents (plan/narrower.py)
 
     @property
     def instructions(self) -> set[int]:
         """Columns of all its instructions, those of the launch that does something again among them."""
-        return {self.columns, self.columns - MORE} if self.landings and self.merged == 1 else {self.columns}
+        own = {self.columns, self.columns - MORE} if self.landings and self.merged == 1 else {self.columns}
+        return own.union(*(n.instructions for n in self.narrower))
 
     @property
     def launch(self) -> str:
@@ -309,9 +311,13 @@ def _pair_cost(
     joint: Joint, pair: PairTile, extents: Sequence[int], channels: int, samples: int, stored: float
 ) -> float:
     """Cycles of kernels/window_wgmma.cuh for one sample."""
+    return _tiles(joint, extents, samples) * _pair_cycles(joint, pair, channels, stored)
+
+
+def _pair_cycles(joint: Joint, pair: PairTile, channels: int, stored: float) -> float:
+    """Of one tile."""
     form, box, chunks = joint.form, joint.box, -(-channels // 16)
     two = pair.join >= 0
-    count = _tiles(joint, extents, samples)
     halo, pixels = form.halo(joint.both), joint.beside * prod(box) * (2 if two else 1)
     multiply = joint.beside * chunks * form.taps * _instruction(joint.columns) * (2 if two else 1)
     # What producers read and write in shared memory the tensor cores wait for.
@@ -326,7 +332,7 @@ def _pair_cost(
     moved = cache + store + pixels * 4 * channels / MEMORY_RATE
     parts = sorted((busy, moved, produce))
     ending = 0 if pair.chunks and joint.beside == 1 else _ending(joint, 0 if pair.chunks else 1)
-    return count * (parts[2] + (parts[1] + parts[0]) / 8 + ending)
+    return parts[2] + (parts[1] + parts[0]) / 8 + ending
 
 
 def _ending(joint: Joint, others: int) -> float:
@@ -339,18 +345,40 @@ def _ready_cost(
     joint: Joint, pair: PairTile, extents: Sequence[int], channels: int, samples: int, tiles: int, stored: float
 ) -> float:
     """Cycles of kernels/window_ready.cuh for one sample and one of so many tiles of rows."""
+    # Read as floats and written as half with its borders.
+    made = channels * (4 * prod(extents) + 2 * prod(joint.form.halo(extents))) / MEMORY_RATE
+    return _tiles(joint, extents, samples) * _ready_cycles(joint, pair, channels, stored) + made / tiles
+
+
+def _ready_cycles(joint: Joint, pair: PairTile, channels: int, stored: float) -> float:
+    """Of one tile."""
     form, box, chunks = joint.form, joint.box, -(-channels // 16)
-    count = _tiles(joint, extents, samples)
     products = pair.boxes * joint.beside * form.taps
     shared = (products * (2048 + 32 * joint.columns) + joint.places * 32 + joint.weights) / 128
     multiply = chunks * max(products * joint.columns / 2, shared)
     cache = chunks * (joint.places * 32 + joint.weights) / CACHE_RATE
     store = stored * pair.boxes * joint.beside * prod(box) * 4 * PAIR_ROWS * (1 + 8 / box[-1]) / MEMORY_RATE
     moved = cache + store
-    # Read as floats and written as half with its borders.
-    made = channels * (4 * prod(extents) + 2 * prod(form.halo(extents))) / MEMORY_RATE
     ending = _ending(joint, pair.boxes - 1)
-    return count * (max(multiply, moved) + min(multiply, moved) / 8 + ending) + made / tiles
+    return max(multiply, moved) + min(multiply, moved) / 8 + ending
+
+
+def joint_of(form: Form, pair: PairTile) -> Joint:
+    return Joint(form, pair.box, pair.join, pair.pool, pair.boxes, pair.beside)
+
+
+def tile_cycles(form: Form, pair: PairTile, channels: int) -> float:
+    """Of one tile of boxes side by side, without what is done for all of them beforehand. Not for strips."""
+    cycles = _ready_cycles if pair.ready else _pair_cycles
+    return cycles(joint_of(form, pair), pair, channels, 1 / prod(pair.pool))
+
+
+def pair_cost(form: Form, pair: PairTile, extents: Sequence[int], rows: int, channels: int, samples: int) -> float:
+    """Cycles for one sample and one tile of rows at any extents. Not for strips."""
+    joint, tiles, stored = joint_of(form, pair), -(-rows // PAIR_ROWS), 1 / prod(pair.pool)
+    if pair.ready:
+        return _ready_cost(joint, pair, extents, channels, samples, tiles, stored)
+    return _pair_cost(joint, pair, extents, channels, samples, stored)
 
 
 def best_split(

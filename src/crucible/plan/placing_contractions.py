@@ -8,12 +8,14 @@ from math import prod
 from crucible.plan.boxes import WindowTile
 from crucible.plan.forms import NO_POOL
 from crucible.plan.gradients import GradientTile
+from crucible.plan.hopper import PAIR_ROWS, SAMPLES, joint_of, tile_cycles
 from crucible.plan.index import ONE, ZERO, Atom, Int, Var, of_atom, of_var, product
 from crucible.plan.placing import Seen
 from crucible.plan.placing_rows import Rows
 from crucible.plan.program import Contract, Index, Keep, Reduce, Sliding, Tensor, flat, reshaped, unflat
 from crucible.plan.split import rows_of
 from crucible.plan.stages import Contraction, Pool, Statistics, Store
+from crucible.plan.tiles import PROCESSORS
 from crucible.plan.value import Fold, Load, Local, Result, Value, replace, walk
 from crucible.plan.ways import Site, best
 
@@ -36,6 +38,7 @@ class Contractions(Rows):
         elif isinstance(way.tile, WindowTile):
             assert s is not None
             stage.source = s.source()
+            stage.box = self._box(stage, way.tile)
         elif way.splits > 1:
             parts = (c.depth.extent // 256).python()
             stage.splits = self._size(f"{c.name}_splits", f"max(1, min({way.splits}, {parts}))", way.splits)
@@ -94,6 +97,22 @@ class Contractions(Rows):
         beside = channel is not None and apart is not None and apart == channel * s.channel.extent
         return self.program.hint(group.extent) if beside else 1
 
+    def _box(self, stage: Contraction, tile: WindowTile) -> Int:
+        """Which of Hopper's boxes is taken: those of the fewest cycles at the sizes at hand, by the cost model."""
+        c, pair = stage.contract, tile.pair
+        if pair is None or not pair.narrower:
+            return ZERO
+        assert c.sliding is not None
+        form, channels = c.sliding.form, self.program.hint(c.sliding.channel.extent)
+        samples = c.batch[0].extent if len(c.batch) > 1 else ONE
+        kinds = self.program.hint(c.batch[-1].extent) // pair.beside * -(-self.program.hint(c.rows.extent) // PAIR_ROWS)
+        given = [str(max(1, PROCESSORS // kinds))]
+        for p in (pair, *pair.narrower):
+            together = p.boxes if p.join == SAMPLES else 1
+            tiles = _boxes(stage, joint_of(form, p).both) * ((samples + (together - 1)) // together)
+            given.append(f"({round(tile_cycles(form, p, channels))}, {tiles.python()})")
+        return self._size(f"{c.name}_box", f"_box(dtype, device, {', '.join(given)})", 0)
+
     def _tiles(self, stage: Contraction) -> Int:
         """Into how many tiles the columns of a contraction are cut."""
         tile = stage.tile
@@ -102,9 +121,12 @@ class Contractions(Rows):
         # Each kernel has boxes of its own: in float32's precision on Hopper, otherwise on Hopper, elsewhere.
         boxes = [_boxes(stage, tile.box if t is None else t.box) for t in (tile.precise, tile.pair)]
         boxes.append(_boxes(stage))
-        if len(set(boxes)) == 1:
+        narrow = [] if tile.pair is None else [_boxes(stage, t.box) for t in tile.pair.narrower]
+        if len({*boxes, *narrow}) == 1:
             return boxes[0]
         given = [b.python() for b in boxes]
+        if narrow:
+            given[1] = f"({', '.join([given[1], *(b.python() for b in narrow)])})[{stage.box.python()}]"
         if tile.pair is not None and tile.pair.merged > 1:  # other types take the boxes of other chips
             given[1] = f"{given[1]} if dtype == torch.float32 else {given[2]}"
         text = f"_boxes(dtype, device, {', '.join(given)})"

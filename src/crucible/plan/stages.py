@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from crucible.plan.boxes import WindowTile
 from crucible.plan.gradients import GradientTile
-from crucible.plan.index import ONE, Int, Var
+from crucible.plan.index import ONE, ZERO, Int, Var
 from crucible.plan.program import Buffer, Contract, Extern, Index, Pooled, Reduce
 from crucible.plan.tiles import Tile
 from crucible.plan.value import Load, Value, walk
@@ -106,6 +106,7 @@ class Contraction:
     statistics: Statistics | None = None
     pool: Pool | None = None
     splits: Int = ONE
+    box: Int = ZERO  # which of Hopper's boxes: the first, or the number of a narrower one
     packed: bool = False  # on Hopper, for its own instructions (kernels/contract_wgmma.cuh)
     site: Site | None = None  # what the tile was chosen for
     nodes: list[str] = field(default_factory=list)

@@ -12,6 +12,7 @@ from crucible.plan.boxes import WindowTile, choose_box, ranked_boxes, ranked_mer
 from crucible.plan.forms import NO_POOL, Form
 from crucible.plan.gradients import GradientTile, ranked_gradients
 from crucible.plan.hopper import PairTile, ranked_pairs
+from crucible.plan.narrower import with_narrower
 from crucible.plan.tiles import PROCESSORS, MmaTile, Tile, few_lines, packing_pays
 
 # A contraction with fewer tiles than this and a depth of at least DEEP is split along its depth.
@@ -171,7 +172,8 @@ def _windows(site: Site, hopper: bool, count: int) -> list[Way]:
             kind = (pair.join >= 0, pair.chunks > 0, pair.landings > 0, pair.ready, pair.boxes, pair.merged)
             kinds.setdefault(kind, pair)
         chosen = dict.fromkeys([*pairs[:count], *kinds.values()])
-        made += [replace(first, pair=pair) for pair in chosen]
+        sizes = (site.extents, site.rows, site.channels, site.samples)
+        made += [replace(first, pair=with_narrower(site.form, pair, *sizes)) for pair in chosen]
         made.append(replace(first, pair=None))
     else:
         boxes = ranked_boxes(site.form, site.extents, site.rows, site.channels, site.pool)
