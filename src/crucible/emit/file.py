@@ -161,7 +161,8 @@ def _box(dtype, device, blocks, *ways):
     if _SIMULATED:  # sizes are small there, and each of a few calls is to meet other boxes
         return hash((len(_PLANS), *ways)) % len(ways)
     cycles = [each * -(-tiles // blocks) for each, tiles in ways]
-    return 0 if cycles[0] < 1.05 * min(cycles) else cycles.index(min(cycles))  # what is hardly faster is not compiled for
+    best = min(cycles)
+    return 0 if cycles[0] < 1.05 * best else cycles.index(best)  # what is hardly faster is not compiled
 
 
 def _kernels(part, dtype, device, elements, *boxes):
