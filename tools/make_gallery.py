@@ -5,8 +5,8 @@
     python tools/make_gallery.py --race FOLDER --simulated    the same with the proofs that are there
     python tools/make_gallery.py --records FOLDER takes those records into the gallery, and writes the pages
 
-A proof is kept for as long as the generated text is the one that it speaks of, a race for as long as what is compiled
-for its element type is; ``stale`` says what is out of date.
+A proof is kept for as long as the generated text is the one that it speaks of, a race for as long as what it compiled
+for its element type is, the backward pass where it raced training; ``stale`` says what is out of date.
 """
 
 from __future__ import annotations
@@ -57,16 +57,27 @@ RACED = ("SCALAR=0", "WIDE=0", "CONV=1", "MATMUL=2", "HOPPER=1")
 VIEWS = ((), ("-D__CUDA_ARCH__=900", "-D__CUDA_ARCH_FEAT_SM90_ALL=1"))
 
 
-def raced_mark(text: str) -> str:
-    """What a race has to remember of the text that it is about: all but comments and what other element types have."""
-    inside = re.compile(r'(_[A-Z]+_SOURCE = r""")(.*?)(""")', re.S)
-    plain = inside.sub(r"\1\3", body(text))
+def raced_mark(text: str, *, train: bool = False) -> str:
+    """What a race has to remember of the text that it is about: all but comments and what other element types have.
+
+    Without training steps nothing of the backward pass is compiled or called.
+    """
+    inside = re.compile(r'(_([A-Z]+)_SOURCE = r""")(.*?)(""")', re.S)
+    plain = inside.sub(r"\1\4", body(text))
+    if not train:
+        plain = re.sub(r"^.*backward.*\n", "", plain, flags=re.M | re.I)
     plain = re.sub(r"crucible_[0-9a-f]{12}_", "crucible_", plain)  # the digest of the sources
     parts = hashlib.sha256(plain.encode())
-    for found in inside.finditer(text):
+    sources = [found.group(3) for found in inside.finditer(text) if train or found.group(2) != "BACKWARD"]
+    for source in sources:
         for view in VIEWS:
-            parts.update(_compiled_text(found.group(2), view).encode())
+            parts.update(_compiled_text(source, view).encode())
     return parts.hexdigest()
+
+
+def race_mark(text: str, race: dict[str, Any]) -> str:
+    """The mark of a text as this race, a record, has to remember it."""
+    return raced_mark(text, train=race["options"]["train"])
 
 
 @functools.cache
@@ -120,8 +131,9 @@ def stale_pages(path: Path) -> list[str]:
     found = []
     if json.loads((place / "proof.json").read_text())["verdict"] != "proven":
         found.append(f"{path.stem}/proof.json is no proof")
-    for name, mark_of in (("proof.json", mark), ("race.json", raced_mark)):
-        if (place / name).is_file() and json.loads((place / name).read_text()).get("of") != mark_of(text):
+    for name, mark_of in (("proof.json", lambda _: mark(text)), ("race.json", lambda r: race_mark(text, r))):
+        record = json.loads((place / name).read_text()) if (place / name).is_file() else None
+        if record is not None and record.get("of") != mark_of(record):
             found.append(f"{path.stem}/{name} is about another text than model_new.py")
     page = (place / "report.html").read_text()
     for name, wanted in (("crucible-templates", templates_digest()), ("crucible-records", records_digest(place))):
@@ -152,19 +164,17 @@ def make(path: Path, records: Path | None, quick: bool) -> Any:
     if not there or not _proven(place / "proof.json", mark(fused.text)):
         _prove(path, file, fused, quick)
     if records is not None and (records / f"{path.stem}.json").is_file():
-        _adopt(json.loads((records / f"{path.stem}.json").read_text()), place, raced_mark(fused.text))
-    if (place / "race.json").is_file() and not _is_of(place / "race.json", raced_mark(fused.text)):
+        _adopt(json.loads((records / f"{path.stem}.json").read_text()), place, fused.text)
+    kept = json.loads((place / "race.json").read_text()) if (place / "race.json").is_file() else None
+    if kept is not None and kept.get("of") != race_mark(fused.text, kept):
         say(f"{path.stem}: its race was of another text, and is left out")
         (place / "race.json").unlink()
     return write_page(path, fused)
 
 
-def _is_of(record: Path, wanted: str) -> bool:
-    return record.is_file() and json.loads(record.read_text()).get("of") == wanted
-
-
 def _proven(record: Path, wanted: str) -> bool:
-    return _is_of(record, wanted) and json.loads(record.read_text())["verdict"] == "proven"
+    found = json.loads(record.read_text()) if record.is_file() else {}
+    return found.get("of") == wanted and found["verdict"] == "proven"
 
 
 def _prove(path: Path, file: Path, fused: Fused, quick: bool) -> None:
@@ -187,10 +197,10 @@ def _of_versions(environment: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in environment.items() if k not in OF_THE_MACHINE}
 
 
-def _adopt(race: dict[str, Any], place: Path, wanted: str) -> None:
+def _adopt(race: dict[str, Any], place: Path, text: str) -> None:
     """Take a record, if it is of what this text compiles to. Texts are beside it already."""
-    entry = race["candidates"][0]
-    if entry.get("source") is None or raced_mark(entry["source"]) != wanted:
+    entry, wanted = race["candidates"][0], race_mark(text, race)
+    if entry.get("source") is None or race_mark(entry["source"], race) != wanted:
         say(f"{place.name}: the record is of another text, and is left out")
         return
     entry["source"] = race["source"] = None

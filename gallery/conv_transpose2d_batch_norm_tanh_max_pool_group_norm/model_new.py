@@ -3006,6 +3006,8 @@ cudaError_t pack_rows(const P& p, void* workspace, int* processors, cudaStream_t
 // flag, and the second launch, in kind Tf32, which otherwise returns at once, does everything again.
 // Memory: 1.1 to 1.5 times the input from L2, the output once, for each 64 output channels.
 
+#include <type_traits>
+
 #if CRUCIBLE_HOPPER
 namespace crucible {
 
@@ -3724,6 +3726,30 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
 #endif
 }
 
+// The same pixels in other boxes than the functor's own, which W takes: narrower ones, where extents are small. What does not
+// depend on boxes is launched as if for those, so that it is compiled once.
+template <class P, class Box_, class W>
+struct Boxed : P {
+  using Box = Box_;
+  using Own = P;
+  using First = W;
+};
+template <class Box, class W, class P>
+Boxed<P, Box, W> in_boxes(const P& p) { return {p}; }
+
+template <class W, class P, class = void>
+struct FirstBoxes {
+  using Functor = P;
+  using Again = P;  // of the launch that does something again: statistics are kept by boxes, all else is not
+  using Tile = W;
+};
+template <class W, class P>
+struct FirstBoxes<W, P, typename Named<typename P::Own>::type> {
+  using Functor = typename P::Own;
+  using Again = std::conditional_t<P::statistics, P, Functor>;
+  using Tile = typename P::First;
+};
+
 #ifndef __CUDACC_RTC__
 template <class W, bool FLAGGED, class P>
 cudaError_t launch_pairs(const P& p, void* workspace, int processors, cudaStream_t stream) {
@@ -3741,10 +3767,11 @@ template <class W, class Again, class P>
 cudaError_t launch_warpgroups(const P& p, void* workspace, cudaStream_t stream) {
   if (p.batches() == 0 || p.rows() == 0 || box_count(p) == 0) return cudaSuccess;
   int processors = 0;
-  cudaError_t refused = pack_rows<W>(p, workspace, &processors, stream);
+  using First = FirstBoxes<W, P>;
+  cudaError_t refused = pack_rows<typename First::Tile, typename First::Functor>(p, workspace, &processors, stream);
   if (refused == cudaSuccess) refused = launch_pairs<W, false>(p, workspace, processors, stream);
   if constexpr (W::kind == Operands::Half) {
-    if (refused == cudaSuccess) refused = launch_pairs<Again, true>(p, workspace, processors, stream);
+    if (refused == cudaSuccess) refused = launch_pairs<Again, true, typename First::Again>(p, workspace, processors, stream);
   }
   return refused;
 }
@@ -3940,19 +3967,21 @@ cudaError_t launch_ready(const P& p, void* workspace, cudaStream_t stream) {
   using H = Pair<W, P>;
   if (p.batches() == 0 || p.rows() == 0 || box_count(p) == 0) return cudaSuccess;
   int processors = 0;
-  cudaError_t refused = pack_rows<W>(p, workspace, &processors, stream);
+  using First = FirstBoxes<W, P>;
+  static_assert(H::Halo::at(3) <= Pair<typename First::Tile, typename First::Functor>::Halo::at(3), "as much is read behind the last pixel");
+  cudaError_t refused = pack_rows<typename First::Tile, typename First::Functor>(p, workspace, &processors, stream);
   if (refused == cudaSuccess) refused = allow_shared(ready_kernel<W, P>, H::shared_bytes);
   if (refused != cudaSuccess) return refused;
   const int64_t parts = (ReadyInput<P>(p, nullptr).pixels + READY_THREADS - 1) / READY_THREADS, batches = p.batches() / ReadyInput<P>::PHASES;
   if (parts > 0x7fffffff / batches) return cudaErrorInvalidValue;
   refused = cudaLaunchKernelEx(After(static_cast<unsigned>(parts * batches), READY_THREADS, 0, stream),
-                               ready_input_kernel<W, P>, p, workspace, static_cast<unsigned>(parts));
+                               ready_input_kernel<typename First::Tile, typename First::Functor>, p, workspace, static_cast<unsigned>(parts));
   if (refused != cudaSuccess) return refused;
   const int64_t kinds = p.groups() / H::BESIDE * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS);
   const int64_t blocks = processors >= kinds ? processors / kinds * kinds : kinds;
   refused = cudaLaunchKernelEx(After(static_cast<unsigned>(blocks), W::threads, H::shared_bytes, stream), ready_kernel<W, P>, p, workspace);
   if constexpr (W::kind == Operands::Half) {
-    if (refused == cudaSuccess) refused = launch_pairs<Again, true>(p, workspace, processors, stream);
+    if (refused == cudaSuccess) refused = launch_pairs<Again, true, typename First::Again>(p, workspace, processors, stream);
   }
   return refused;
 }
@@ -4395,6 +4424,218 @@ struct Wgmma<112, Operands::Native> {
 #endif
 #if CRUCIBLE_SCALAR == 0
 template <>
+struct Wgmma<128, Operands::Half> {
+  static __device__ __forceinline__ void multiply(float (&d)[64], uint64_t a, uint64_t b, int more) {
+#if CRUCIBLE_HAS_WGMMA
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
+        "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
+        "%40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, "
+        "%60, %61, %62, %63"
+        "}, %64, %65, p, 1, 1, 0, 0;\n}\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+          "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
+          "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
+          "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
+          "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
+          "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+        : "l"(a), "l"(b), "r"(more));
+#endif
+  }
+};
+#endif
+#if CRUCIBLE_SCALAR == 0
+template <>
+struct Wgmma<128, Operands::Tf32> {
+  static __device__ __forceinline__ void multiply(float (&d)[64], uint64_t a, uint64_t b, int more) {
+#if CRUCIBLE_HAS_WGMMA
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n128k8.f32.tf32.tf32 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
+        "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
+        "%40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, "
+        "%60, %61, %62, %63"
+        "}, %64, %65, p, 1, 1;\n}\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+          "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
+          "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
+          "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
+          "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
+          "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+        : "l"(a), "l"(b), "r"(more));
+#endif
+  }
+};
+#endif
+#if CRUCIBLE_SCALAR == 2
+template <>
+struct Wgmma<128, Operands::Native> {
+  static __device__ __forceinline__ void multiply(float (&d)[64], uint64_t a, uint64_t b, int more) {
+#if CRUCIBLE_HAS_WGMMA
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
+        "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
+        "%40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, "
+        "%60, %61, %62, %63"
+        "}, %64, %65, p, 1, 1, 0, 0;\n}\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+          "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
+          "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
+          "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
+          "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
+          "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+        : "l"(a), "l"(b), "r"(more));
+#endif
+  }
+};
+#endif
+#if CRUCIBLE_SCALAR == 3
+template <>
+struct Wgmma<128, Operands::Native> {
+  static __device__ __forceinline__ void multiply(float (&d)[64], uint64_t a, uint64_t b, int more) {
+#if CRUCIBLE_HAS_WGMMA
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
+        "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
+        "%40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, "
+        "%60, %61, %62, %63"
+        "}, %64, %65, p, 1, 1, 0, 0;\n}\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+          "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
+          "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
+          "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
+          "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
+          "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+        : "l"(a), "l"(b), "r"(more));
+#endif
+  }
+};
+#endif
+#if CRUCIBLE_SCALAR == 0
+template <>
+struct Wgmma<136, Operands::Half> {
+  static __device__ __forceinline__ void multiply(float (&d)[68], uint64_t a, uint64_t b, int more) {
+#if CRUCIBLE_HAS_WGMMA
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %70, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n136k16.f32.f16.f16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
+        "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
+        "%40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, "
+        "%60, %61, %62, %63, %64, %65, %66, %67"
+        "}, %68, %69, p, 1, 1, 0, 0;\n}\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+          "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
+          "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
+          "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
+          "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
+          "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]),
+          "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67])
+        : "l"(a), "l"(b), "r"(more));
+#endif
+  }
+};
+#endif
+#if CRUCIBLE_SCALAR == 0
+template <>
+struct Wgmma<136, Operands::Tf32> {
+  static __device__ __forceinline__ void multiply(float (&d)[68], uint64_t a, uint64_t b, int more) {
+#if CRUCIBLE_HAS_WGMMA
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %70, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n136k8.f32.tf32.tf32 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
+        "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
+        "%40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, "
+        "%60, %61, %62, %63, %64, %65, %66, %67"
+        "}, %68, %69, p, 1, 1;\n}\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+          "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
+          "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
+          "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
+          "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
+          "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]),
+          "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67])
+        : "l"(a), "l"(b), "r"(more));
+#endif
+  }
+};
+#endif
+#if CRUCIBLE_SCALAR == 2
+template <>
+struct Wgmma<136, Operands::Native> {
+  static __device__ __forceinline__ void multiply(float (&d)[68], uint64_t a, uint64_t b, int more) {
+#if CRUCIBLE_HAS_WGMMA
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %70, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n136k16.f32.f16.f16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
+        "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
+        "%40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, "
+        "%60, %61, %62, %63, %64, %65, %66, %67"
+        "}, %68, %69, p, 1, 1, 0, 0;\n}\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+          "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
+          "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
+          "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
+          "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
+          "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]),
+          "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67])
+        : "l"(a), "l"(b), "r"(more));
+#endif
+  }
+};
+#endif
+#if CRUCIBLE_SCALAR == 3
+template <>
+struct Wgmma<136, Operands::Native> {
+  static __device__ __forceinline__ void multiply(float (&d)[68], uint64_t a, uint64_t b, int more) {
+#if CRUCIBLE_HAS_WGMMA
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %70, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n136k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
+        "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
+        "%40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, "
+        "%60, %61, %62, %63, %64, %65, %66, %67"
+        "}, %68, %69, p, 1, 1, 0, 0;\n}\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+          "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
+          "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
+          "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
+          "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
+          "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]),
+          "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67])
+        : "l"(a), "l"(b), "r"(more));
+#endif
+  }
+};
+#endif
+#if CRUCIBLE_SCALAR == 0
+template <>
 struct Wgmma<152, Operands::Half> {
   static __device__ __forceinline__ void multiply(float (&d)[76], uint64_t a, uint64_t b, int more) {
 #if CRUCIBLE_HAS_WGMMA
@@ -4525,7 +4766,7 @@ struct contract_1 {
   accum* __restrict__ p_var_mean_tile_count;
   accum* __restrict__ p_var_mean_tile_m2;
   accum* __restrict__ p_var_mean_tile_mean;
-  Index convolution_sum_boxes, s0, s53, s77;
+  Index convolution_sum_box, convolution_sum_boxes, s0, s53, s77;
 
   static constexpr bool a_along_k = true, b_along_k = false, statistics = true;
   static constexpr int group = 0;
@@ -4617,11 +4858,19 @@ struct contract_1 {
   }
 };
 
-void run_contract_1(uint64_t p_conv_transpose_bias, uint64_t p_conv_transpose_weight, uint64_t p_x, uint64_t p_convolution_sum_0_kept, uint64_t p_var_mean_tile_count, uint64_t p_var_mean_tile_m2, uint64_t p_var_mean_tile_mean, int64_t convolution_sum_boxes, int64_t s0, int64_t s53, int64_t s77, uint64_t packed, uint64_t stream) {
-  const contract_1 stage{reinterpret_cast<const scalar*>(p_conv_transpose_bias), reinterpret_cast<const scalar*>(p_conv_transpose_weight), reinterpret_cast<const scalar*>(p_x), reinterpret_cast<scalar*>(p_convolution_sum_0_kept), reinterpret_cast<accum*>(p_var_mean_tile_count), reinterpret_cast<accum*>(p_var_mean_tile_m2), reinterpret_cast<accum*>(p_var_mean_tile_mean), static_cast<Index>(convolution_sum_boxes), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77)};
+void run_contract_1(uint64_t p_conv_transpose_bias, uint64_t p_conv_transpose_weight, uint64_t p_x, uint64_t p_convolution_sum_0_kept, uint64_t p_var_mean_tile_count, uint64_t p_var_mean_tile_m2, uint64_t p_var_mean_tile_mean, int64_t convolution_sum_box, int64_t convolution_sum_boxes, int64_t s0, int64_t s53, int64_t s77, uint64_t packed, uint64_t stream) {
+  const contract_1 stage{reinterpret_cast<const scalar*>(p_conv_transpose_bias), reinterpret_cast<const scalar*>(p_conv_transpose_weight), reinterpret_cast<const scalar*>(p_x), reinterpret_cast<scalar*>(p_convolution_sum_0_kept), reinterpret_cast<accum*>(p_var_mean_tile_count), reinterpret_cast<accum*>(p_var_mean_tile_m2), reinterpret_cast<accum*>(p_var_mean_tile_mean), static_cast<Index>(convolution_sum_box), static_cast<Index>(convolution_sum_boxes), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77)};
   #if CRUCIBLE_HOPPER && CRUCIBLE_CONV == 1
+  #if CRUCIBLE_NARROWER
+  if (convolution_sum_box == 1) return check(launch_ready<Ready<3, 2, 3, 1, Operands::Half>, Warpgroups<2, 2, 0, 1, 64, Operands::Tf32>>(in_boxes<Dims<1, 1, 6, 18>, Ready<3, 2, 3, 1, Operands::Half>>(stage), reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
+  if (convolution_sum_box == 2) return check(launch_ready<Ready<3, 4, 3, 1, Operands::Half>, Warpgroups<4, 2, 0, 1, 64, Operands::Tf32>>(in_boxes<Dims<1, 1, 10, 10>, Ready<3, 2, 3, 1, Operands::Half>>(stage), reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
+  #endif
   check(launch_ready<Ready<3, 2, 3, 1, Operands::Half>, Warpgroups<2, 2, 0, 1, 64, Operands::Tf32>>(stage, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
   #elif CRUCIBLE_HOPPER && CRUCIBLE_CONV == 3
+  #if CRUCIBLE_NARROWER
+  if (convolution_sum_box == 1) return check(launch_ready<Ready<3, 2, 3, 1, Operands::Native>, void>(in_boxes<Dims<1, 1, 6, 18>, Ready<3, 2, 3, 1, Operands::Native>>(stage), reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
+  if (convolution_sum_box == 2) return check(launch_ready<Ready<3, 4, 3, 1, Operands::Native>, void>(in_boxes<Dims<1, 1, 10, 10>, Ready<3, 2, 3, 1, Operands::Native>>(stage), reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
+  #endif
   check(launch_ready<Ready<3, 2, 3, 1, Operands::Native>, void>(stage, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
   #elif CRUCIBLE_HOPPER && CRUCIBLE_CONV == 2
   check(launch_split<Split<4, 3, 9, 3, 32>, Mma<64, 128, 16, 32, 32, Grade::Fp32>>(stage, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
@@ -4636,8 +4885,8 @@ void run_contract_1(uint64_t p_conv_transpose_bias, uint64_t p_conv_transpose_we
   #endif
 }
 
-int64_t bytes_contract_1(int64_t convolution_sum_boxes, int64_t s0, int64_t s53, int64_t s77) {
-  const contract_1 stage{nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, static_cast<Index>(convolution_sum_boxes), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77)};
+int64_t bytes_contract_1(int64_t convolution_sum_box, int64_t convolution_sum_boxes, int64_t s0, int64_t s53, int64_t s77) {
+  const contract_1 stage{nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, static_cast<Index>(convolution_sum_box), static_cast<Index>(convolution_sum_boxes), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77)};
   #if CRUCIBLE_HOPPER && CRUCIBLE_CONV == 1
   return ready_bytes<Ready<3, 2, 3, 1, Operands::Half>>(stage);
   #elif CRUCIBLE_HOPPER && CRUCIBLE_CONV == 3
@@ -4923,7 +5172,7 @@ struct contract_2 {
   accum* __restrict__ p_var_mean_tile_count;
   accum* __restrict__ p_var_mean_tile_m2;
   accum* __restrict__ p_var_mean_tile_mean;
-  Index convolution_sum_boxes, s0, s53, s77;
+  Index convolution_sum_box, convolution_sum_boxes, s0, s53, s77;
 
   static constexpr bool a_along_k = true, b_along_k = false, statistics = true;
   static constexpr int group = 0;
@@ -5026,11 +5275,19 @@ struct contract_2 {
   }
 };
 
-void run_contract_2(uint64_t p_batch_norm_weight, uint64_t p_conv_transpose_bias, uint64_t p_conv_transpose_weight, uint64_t p_x, uint64_t p_mul_tensor_1, uint64_t p_var_mean_tile_count, uint64_t p_var_mean_tile_m2, uint64_t p_var_mean_tile_mean, int64_t convolution_sum_boxes, int64_t s0, int64_t s53, int64_t s77, uint64_t packed, uint64_t stream) {
-  const contract_2 stage{reinterpret_cast<const scalar*>(p_batch_norm_weight), reinterpret_cast<const scalar*>(p_conv_transpose_bias), reinterpret_cast<const scalar*>(p_conv_transpose_weight), reinterpret_cast<const scalar*>(p_x), reinterpret_cast<scalar*>(p_mul_tensor_1), reinterpret_cast<accum*>(p_var_mean_tile_count), reinterpret_cast<accum*>(p_var_mean_tile_m2), reinterpret_cast<accum*>(p_var_mean_tile_mean), static_cast<Index>(convolution_sum_boxes), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77)};
+void run_contract_2(uint64_t p_batch_norm_weight, uint64_t p_conv_transpose_bias, uint64_t p_conv_transpose_weight, uint64_t p_x, uint64_t p_mul_tensor_1, uint64_t p_var_mean_tile_count, uint64_t p_var_mean_tile_m2, uint64_t p_var_mean_tile_mean, int64_t convolution_sum_box, int64_t convolution_sum_boxes, int64_t s0, int64_t s53, int64_t s77, uint64_t packed, uint64_t stream) {
+  const contract_2 stage{reinterpret_cast<const scalar*>(p_batch_norm_weight), reinterpret_cast<const scalar*>(p_conv_transpose_bias), reinterpret_cast<const scalar*>(p_conv_transpose_weight), reinterpret_cast<const scalar*>(p_x), reinterpret_cast<scalar*>(p_mul_tensor_1), reinterpret_cast<accum*>(p_var_mean_tile_count), reinterpret_cast<accum*>(p_var_mean_tile_m2), reinterpret_cast<accum*>(p_var_mean_tile_mean), static_cast<Index>(convolution_sum_box), static_cast<Index>(convolution_sum_boxes), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77)};
   #if CRUCIBLE_HOPPER && CRUCIBLE_CONV == 1
+  #if CRUCIBLE_NARROWER
+  if (convolution_sum_box == 1) return check(launch_ready<Ready<3, 2, 3, 1, Operands::Half>, Warpgroups<2, 2, 0, 1, 64, Operands::Tf32>>(in_boxes<Dims<1, 1, 6, 18>, Ready<3, 2, 3, 1, Operands::Half>>(stage), reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_2");
+  if (convolution_sum_box == 2) return check(launch_ready<Ready<3, 4, 3, 1, Operands::Half>, Warpgroups<4, 2, 0, 1, 64, Operands::Tf32>>(in_boxes<Dims<1, 1, 10, 10>, Ready<3, 2, 3, 1, Operands::Half>>(stage), reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_2");
+  #endif
   check(launch_ready<Ready<3, 2, 3, 1, Operands::Half>, Warpgroups<2, 2, 0, 1, 64, Operands::Tf32>>(stage, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_2");
   #elif CRUCIBLE_HOPPER && CRUCIBLE_CONV == 3
+  #if CRUCIBLE_NARROWER
+  if (convolution_sum_box == 1) return check(launch_ready<Ready<3, 2, 3, 1, Operands::Native>, void>(in_boxes<Dims<1, 1, 6, 18>, Ready<3, 2, 3, 1, Operands::Native>>(stage), reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_2");
+  if (convolution_sum_box == 2) return check(launch_ready<Ready<3, 4, 3, 1, Operands::Native>, void>(in_boxes<Dims<1, 1, 10, 10>, Ready<3, 2, 3, 1, Operands::Native>>(stage), reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_2");
+  #endif
   check(launch_ready<Ready<3, 2, 3, 1, Operands::Native>, void>(stage, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_2");
   #elif CRUCIBLE_HOPPER && CRUCIBLE_CONV == 2
   check(launch_split<Split<4, 3, 9, 3, 32>, Mma<64, 128, 16, 32, 32, Grade::Fp32>>(stage, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_2");
@@ -5045,8 +5302,8 @@ void run_contract_2(uint64_t p_batch_norm_weight, uint64_t p_conv_transpose_bias
   #endif
 }
 
-int64_t bytes_contract_2(int64_t convolution_sum_boxes, int64_t s0, int64_t s53, int64_t s77) {
-  const contract_2 stage{nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, static_cast<Index>(convolution_sum_boxes), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77)};
+int64_t bytes_contract_2(int64_t convolution_sum_box, int64_t convolution_sum_boxes, int64_t s0, int64_t s53, int64_t s77) {
+  const contract_2 stage{nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, static_cast<Index>(convolution_sum_box), static_cast<Index>(convolution_sum_boxes), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77)};
   #if CRUCIBLE_HOPPER && CRUCIBLE_CONV == 1
   return ready_bytes<Ready<3, 2, 3, 1, Operands::Half>>(stage);
   #elif CRUCIBLE_HOPPER && CRUCIBLE_CONV == 3
@@ -5254,7 +5511,7 @@ struct contract_3 {
   const scalar* __restrict__ p_conv_transpose_weight;
   const scalar* __restrict__ p_x;
   scalar* __restrict__ p_convolution_sum_0_kept;
-  Index s0, s53, s77;
+  Index convolution_sum_box, s0, s53, s77;
 
   static constexpr bool a_along_k = true, b_along_k = false, statistics = false;
   static constexpr int group = 0;
@@ -5339,11 +5596,19 @@ struct contract_3 {
   }
 };
 
-void run_contract_3(uint64_t p_conv_transpose_weight, uint64_t p_x, uint64_t p_convolution_sum_0_kept, int64_t s0, int64_t s53, int64_t s77, uint64_t packed, uint64_t stream) {
-  const contract_3 stage{reinterpret_cast<const scalar*>(p_conv_transpose_weight), reinterpret_cast<const scalar*>(p_x), reinterpret_cast<scalar*>(p_convolution_sum_0_kept), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77)};
+void run_contract_3(uint64_t p_conv_transpose_weight, uint64_t p_x, uint64_t p_convolution_sum_0_kept, int64_t convolution_sum_box, int64_t s0, int64_t s53, int64_t s77, uint64_t packed, uint64_t stream) {
+  const contract_3 stage{reinterpret_cast<const scalar*>(p_conv_transpose_weight), reinterpret_cast<const scalar*>(p_x), reinterpret_cast<scalar*>(p_convolution_sum_0_kept), static_cast<Index>(convolution_sum_box), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77)};
   #if CRUCIBLE_HOPPER && CRUCIBLE_CONV == 1
+  #if CRUCIBLE_NARROWER
+  if (convolution_sum_box == 1) return check(launch_ready<Ready<3, 2, 3, 1, Operands::Half>, Warpgroups<2, 2, 0, 1, 64, Operands::Tf32>>(in_boxes<Dims<1, 1, 6, 18>, Ready<3, 2, 3, 1, Operands::Half>>(stage), reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_3");
+  if (convolution_sum_box == 2) return check(launch_ready<Ready<3, 4, 3, 1, Operands::Half>, Warpgroups<2, 2, 0, 1, 64, Operands::Tf32>>(in_boxes<Dims<1, 1, 10, 10>, Ready<3, 2, 3, 1, Operands::Half>>(stage), reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_3");
+  #endif
   check(launch_ready<Ready<3, 2, 3, 1, Operands::Half>, Warpgroups<2, 2, 0, 1, 64, Operands::Tf32>>(stage, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_3");
   #elif CRUCIBLE_HOPPER && CRUCIBLE_CONV == 3
+  #if CRUCIBLE_NARROWER
+  if (convolution_sum_box == 1) return check(launch_ready<Ready<3, 2, 3, 1, Operands::Native>, void>(in_boxes<Dims<1, 1, 6, 18>, Ready<3, 2, 3, 1, Operands::Native>>(stage), reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_3");
+  if (convolution_sum_box == 2) return check(launch_ready<Ready<3, 4, 3, 1, Operands::Native>, void>(in_boxes<Dims<1, 1, 10, 10>, Ready<3, 2, 3, 1, Operands::Native>>(stage), reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_3");
+  #endif
   check(launch_ready<Ready<3, 2, 3, 1, Operands::Native>, void>(stage, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_3");
   #elif CRUCIBLE_HOPPER && CRUCIBLE_CONV == 2
   check(launch_split<Split<4, 3, 9, 3, 32>, Mma<64, 128, 16, 32, 32, Grade::Fp32>>(stage, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_3");
@@ -5358,8 +5623,8 @@ void run_contract_3(uint64_t p_conv_transpose_weight, uint64_t p_x, uint64_t p_c
   #endif
 }
 
-int64_t bytes_contract_3(int64_t s0, int64_t s53, int64_t s77) {
-  const contract_3 stage{nullptr, nullptr, nullptr, static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77)};
+int64_t bytes_contract_3(int64_t convolution_sum_box, int64_t s0, int64_t s53, int64_t s77) {
+  const contract_3 stage{nullptr, nullptr, nullptr, static_cast<Index>(convolution_sum_box), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77)};
   #if CRUCIBLE_HOPPER && CRUCIBLE_CONV == 1
   return ready_bytes<Ready<3, 2, 3, 1, Operands::Half>>(stage);
   #elif CRUCIBLE_HOPPER && CRUCIBLE_CONV == 3
@@ -5543,7 +5808,7 @@ struct contract_4 {
   const scalar* __restrict__ p_conv_transpose_weight;
   const scalar* __restrict__ p_x;
   scalar* __restrict__ p_tanh;
-  Index s0, s53, s77;
+  Index convolution_sum_box, s0, s53, s77;
 
   static constexpr bool a_along_k = true, b_along_k = false, statistics = false;
   static constexpr int group = 0;
@@ -5641,11 +5906,19 @@ struct contract_4 {
   }
 };
 
-void run_contract_4(uint64_t p_batch_norm_bias, uint64_t p_batch_norm_running_mean, uint64_t p_batch_norm_running_var, uint64_t p_batch_norm_weight, uint64_t p_conv_transpose_bias, uint64_t p_conv_transpose_weight, uint64_t p_x, uint64_t p_tanh, int64_t s0, int64_t s53, int64_t s77, uint64_t packed, uint64_t stream) {
-  const contract_4 stage{reinterpret_cast<const scalar*>(p_batch_norm_bias), reinterpret_cast<const scalar*>(p_batch_norm_running_mean), reinterpret_cast<const scalar*>(p_batch_norm_running_var), reinterpret_cast<const scalar*>(p_batch_norm_weight), reinterpret_cast<const scalar*>(p_conv_transpose_bias), reinterpret_cast<const scalar*>(p_conv_transpose_weight), reinterpret_cast<const scalar*>(p_x), reinterpret_cast<scalar*>(p_tanh), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77)};
+void run_contract_4(uint64_t p_batch_norm_bias, uint64_t p_batch_norm_running_mean, uint64_t p_batch_norm_running_var, uint64_t p_batch_norm_weight, uint64_t p_conv_transpose_bias, uint64_t p_conv_transpose_weight, uint64_t p_x, uint64_t p_tanh, int64_t convolution_sum_box, int64_t s0, int64_t s53, int64_t s77, uint64_t packed, uint64_t stream) {
+  const contract_4 stage{reinterpret_cast<const scalar*>(p_batch_norm_bias), reinterpret_cast<const scalar*>(p_batch_norm_running_mean), reinterpret_cast<const scalar*>(p_batch_norm_running_var), reinterpret_cast<const scalar*>(p_batch_norm_weight), reinterpret_cast<const scalar*>(p_conv_transpose_bias), reinterpret_cast<const scalar*>(p_conv_transpose_weight), reinterpret_cast<const scalar*>(p_x), reinterpret_cast<scalar*>(p_tanh), static_cast<Index>(convolution_sum_box), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77)};
   #if CRUCIBLE_HOPPER && CRUCIBLE_CONV == 1
+  #if CRUCIBLE_NARROWER
+  if (convolution_sum_box == 1) return check(launch_ready<Ready<3, 2, 3, 1, Operands::Half>, Warpgroups<2, 2, 0, 1, 64, Operands::Tf32>>(in_boxes<Dims<1, 1, 6, 18>, Ready<3, 2, 3, 1, Operands::Half>>(stage), reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_4");
+  if (convolution_sum_box == 2) return check(launch_ready<Ready<3, 4, 3, 1, Operands::Half>, Warpgroups<2, 2, 0, 1, 64, Operands::Tf32>>(in_boxes<Dims<1, 1, 10, 10>, Ready<3, 2, 3, 1, Operands::Half>>(stage), reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_4");
+  #endif
   check(launch_ready<Ready<3, 2, 3, 1, Operands::Half>, Warpgroups<2, 2, 0, 1, 64, Operands::Tf32>>(stage, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_4");
   #elif CRUCIBLE_HOPPER && CRUCIBLE_CONV == 3
+  #if CRUCIBLE_NARROWER
+  if (convolution_sum_box == 1) return check(launch_ready<Ready<3, 2, 3, 1, Operands::Native>, void>(in_boxes<Dims<1, 1, 6, 18>, Ready<3, 2, 3, 1, Operands::Native>>(stage), reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_4");
+  if (convolution_sum_box == 2) return check(launch_ready<Ready<3, 4, 3, 1, Operands::Native>, void>(in_boxes<Dims<1, 1, 10, 10>, Ready<3, 2, 3, 1, Operands::Native>>(stage), reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_4");
+  #endif
   check(launch_ready<Ready<3, 2, 3, 1, Operands::Native>, void>(stage, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_4");
   #elif CRUCIBLE_HOPPER && CRUCIBLE_CONV == 2
   check(launch_split<Split<4, 3, 9, 3, 32>, Mma<64, 128, 16, 32, 32, Grade::Fp32>>(stage, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_4");
@@ -5660,8 +5933,8 @@ void run_contract_4(uint64_t p_batch_norm_bias, uint64_t p_batch_norm_running_me
   #endif
 }
 
-int64_t bytes_contract_4(int64_t s0, int64_t s53, int64_t s77) {
-  const contract_4 stage{nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77)};
+int64_t bytes_contract_4(int64_t convolution_sum_box, int64_t s0, int64_t s53, int64_t s77) {
+  const contract_4 stage{nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, static_cast<Index>(convolution_sum_box), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77)};
   #if CRUCIBLE_HOPPER && CRUCIBLE_CONV == 1
   return ready_bytes<Ready<3, 2, 3, 1, Operands::Half>>(stage);
   #elif CRUCIBLE_HOPPER && CRUCIBLE_CONV == 3
@@ -5755,7 +6028,7 @@ void run_rows_6(uint64_t p_group_norm_bias, uint64_t p_group_norm_weight, uint64
 }
 
 // One after another, those that are asked for.
-void run_training_forward(uint64_t stages, uint64_t p_conv_transpose_weight, uint64_t p_conv_transpose_bias, uint64_t p_batch_norm_weight, uint64_t p_batch_norm_bias, uint64_t p_group_norm_weight, uint64_t p_group_norm_bias, uint64_t p_batch_norm_running_mean, uint64_t p_batch_norm_running_var, uint64_t p_batch_norm_num_batches_tracked, uint64_t p_x, uint64_t p_convolution_sum_0_kept, uint64_t p_var_mean_0_kept, uint64_t p_var_mean_1_kept, uint64_t p_add_6, uint64_t p_var_mean_1_0_kept, uint64_t p_var_mean_1_1_kept, uint64_t memory, int64_t in_var_mean_tile_count, int64_t at_var_mean_tile_count, int64_t in_var_mean_tile_mean, int64_t at_var_mean_tile_mean, int64_t in_var_mean_tile_m2, int64_t at_var_mean_tile_m2, int64_t in_packed_contract_1, int64_t at_packed_contract_1, int64_t in_where_1, int64_t at_where_1, int64_t in_where, int64_t at_where, int64_t in_add, int64_t at_add, int64_t convolution_sum_boxes, int64_t s0, int64_t s53, int64_t s77, uint64_t stream) {
+void run_training_forward(uint64_t stages, uint64_t p_conv_transpose_weight, uint64_t p_conv_transpose_bias, uint64_t p_batch_norm_weight, uint64_t p_batch_norm_bias, uint64_t p_group_norm_weight, uint64_t p_group_norm_bias, uint64_t p_batch_norm_running_mean, uint64_t p_batch_norm_running_var, uint64_t p_batch_norm_num_batches_tracked, uint64_t p_x, uint64_t p_convolution_sum_0_kept, uint64_t p_var_mean_0_kept, uint64_t p_var_mean_1_kept, uint64_t p_add_6, uint64_t p_var_mean_1_0_kept, uint64_t p_var_mean_1_1_kept, uint64_t memory, int64_t in_var_mean_tile_count, int64_t at_var_mean_tile_count, int64_t in_var_mean_tile_mean, int64_t at_var_mean_tile_mean, int64_t in_var_mean_tile_m2, int64_t at_var_mean_tile_m2, int64_t in_packed_contract_1, int64_t at_packed_contract_1, int64_t in_where_1, int64_t at_where_1, int64_t in_where, int64_t at_where, int64_t in_add, int64_t at_add, int64_t convolution_sum_box, int64_t convolution_sum_boxes, int64_t s0, int64_t s53, int64_t s77, uint64_t stream) {
   const uint64_t holders[] = {memory, p_convolution_sum_0_kept, p_var_mean_0_kept, p_var_mean_1_kept, p_add_6, p_var_mean_1_0_kept, p_var_mean_1_1_kept};
   const uint64_t p_var_mean_tile_count = holders[in_var_mean_tile_count] + at_var_mean_tile_count;
   const uint64_t p_var_mean_tile_mean = holders[in_var_mean_tile_mean] + at_var_mean_tile_mean;
@@ -5764,7 +6037,7 @@ void run_training_forward(uint64_t stages, uint64_t p_conv_transpose_weight, uin
   const uint64_t p_where_1 = holders[in_where_1] + at_where_1;
   const uint64_t p_where = holders[in_where] + at_where;
   const uint64_t p_add = holders[in_add] + at_add;
-  if (stages & 1) run_contract_1(p_conv_transpose_bias, p_conv_transpose_weight, p_x, p_convolution_sum_0_kept, p_var_mean_tile_count, p_var_mean_tile_m2, p_var_mean_tile_mean, convolution_sum_boxes, s0, s53, s77, packed_contract_1, stream);
+  if (stages & 1) run_contract_1(p_conv_transpose_bias, p_conv_transpose_weight, p_x, p_convolution_sum_0_kept, p_var_mean_tile_count, p_var_mean_tile_m2, p_var_mean_tile_mean, convolution_sum_box, convolution_sum_boxes, s0, s53, s77, packed_contract_1, stream);
   if (stages & 2) run_rows_1(p_batch_norm_running_mean, p_batch_norm_running_var, p_var_mean_tile_count, p_var_mean_tile_m2, p_var_mean_tile_mean, p_var_mean_0_kept, p_var_mean_1_kept, p_where, p_where_1, convolution_sum_boxes, s0, s53, s77, stream);
   if (stages & 4) run_rows_2(p_batch_norm_bias, p_batch_norm_weight, p_conv_transpose_bias, p_convolution_sum_0_kept, p_group_norm_bias, p_group_norm_weight, p_var_mean_0_kept, p_var_mean_1_kept, p_add_6, p_var_mean_1_0_kept, p_var_mean_1_1_kept, s0, s53, s77, stream);
   if (stages & 8) run_map_1(p_batch_norm_num_batches_tracked, p_add, stream);
@@ -5773,7 +6046,7 @@ void run_training_forward(uint64_t stages, uint64_t p_conv_transpose_weight, uin
 }
 
 // One after another, those that are asked for.
-void run_training_inference(uint64_t stages, uint64_t p_conv_transpose_weight, uint64_t p_conv_transpose_bias, uint64_t p_batch_norm_weight, uint64_t p_batch_norm_bias, uint64_t p_group_norm_weight, uint64_t p_group_norm_bias, uint64_t p_batch_norm_running_mean, uint64_t p_batch_norm_running_var, uint64_t p_batch_norm_num_batches_tracked, uint64_t p_x, uint64_t p_add_6, uint64_t memory, int64_t in_mul_tensor_1, int64_t at_mul_tensor_1, int64_t in_var_mean_tile_count, int64_t at_var_mean_tile_count, int64_t in_var_mean_tile_mean, int64_t at_var_mean_tile_mean, int64_t in_var_mean_tile_m2, int64_t at_var_mean_tile_m2, int64_t in_packed_contract_1, int64_t at_packed_contract_1, int64_t in_where_1, int64_t at_where_1, int64_t in_where, int64_t at_where, int64_t in_rsqrt, int64_t at_rsqrt, int64_t in_var_mean_0_kept, int64_t at_var_mean_0_kept, int64_t in_add, int64_t at_add, int64_t convolution_sum_boxes, int64_t s0, int64_t s53, int64_t s77, uint64_t stream) {
+void run_training_inference(uint64_t stages, uint64_t p_conv_transpose_weight, uint64_t p_conv_transpose_bias, uint64_t p_batch_norm_weight, uint64_t p_batch_norm_bias, uint64_t p_group_norm_weight, uint64_t p_group_norm_bias, uint64_t p_batch_norm_running_mean, uint64_t p_batch_norm_running_var, uint64_t p_batch_norm_num_batches_tracked, uint64_t p_x, uint64_t p_add_6, uint64_t memory, int64_t in_mul_tensor_1, int64_t at_mul_tensor_1, int64_t in_var_mean_tile_count, int64_t at_var_mean_tile_count, int64_t in_var_mean_tile_mean, int64_t at_var_mean_tile_mean, int64_t in_var_mean_tile_m2, int64_t at_var_mean_tile_m2, int64_t in_packed_contract_1, int64_t at_packed_contract_1, int64_t in_where_1, int64_t at_where_1, int64_t in_where, int64_t at_where, int64_t in_rsqrt, int64_t at_rsqrt, int64_t in_var_mean_0_kept, int64_t at_var_mean_0_kept, int64_t in_add, int64_t at_add, int64_t convolution_sum_box, int64_t convolution_sum_boxes, int64_t s0, int64_t s53, int64_t s77, uint64_t stream) {
   const uint64_t holders[] = {memory, p_add_6};
   const uint64_t p_mul_tensor_1 = holders[in_mul_tensor_1] + at_mul_tensor_1;
   const uint64_t p_var_mean_tile_count = holders[in_var_mean_tile_count] + at_var_mean_tile_count;
@@ -5785,7 +6058,7 @@ void run_training_inference(uint64_t stages, uint64_t p_conv_transpose_weight, u
   const uint64_t p_rsqrt = holders[in_rsqrt] + at_rsqrt;
   const uint64_t p_var_mean_0_kept = holders[in_var_mean_0_kept] + at_var_mean_0_kept;
   const uint64_t p_add = holders[in_add] + at_add;
-  if (stages & 1) run_contract_2(p_batch_norm_weight, p_conv_transpose_bias, p_conv_transpose_weight, p_x, p_mul_tensor_1, p_var_mean_tile_count, p_var_mean_tile_m2, p_var_mean_tile_mean, convolution_sum_boxes, s0, s53, s77, packed_contract_1, stream);
+  if (stages & 1) run_contract_2(p_batch_norm_weight, p_conv_transpose_bias, p_conv_transpose_weight, p_x, p_mul_tensor_1, p_var_mean_tile_count, p_var_mean_tile_m2, p_var_mean_tile_mean, convolution_sum_box, convolution_sum_boxes, s0, s53, s77, packed_contract_1, stream);
   if (stages & 2) run_rows_3(p_batch_norm_running_mean, p_batch_norm_running_var, p_var_mean_tile_count, p_var_mean_tile_m2, p_var_mean_tile_mean, p_rsqrt, p_var_mean_0_kept, p_where, p_where_1, convolution_sum_boxes, s0, s53, s77, stream);
   if (stages & 4) run_rows_4(p_batch_norm_bias, p_batch_norm_weight, p_group_norm_bias, p_group_norm_weight, p_mul_tensor_1, p_rsqrt, p_var_mean_0_kept, p_add_6, s0, s53, s77, stream);
   if (stages & 8) run_map_1(p_batch_norm_num_batches_tracked, p_add, stream);
@@ -5794,19 +6067,19 @@ void run_training_inference(uint64_t stages, uint64_t p_conv_transpose_weight, u
 }
 
 // One after another, those that are asked for.
-void run_evaluation_forward(uint64_t stages, uint64_t p_conv_transpose_weight, uint64_t p_conv_transpose_bias, uint64_t p_batch_norm_weight, uint64_t p_batch_norm_bias, uint64_t p_group_norm_weight, uint64_t p_group_norm_bias, uint64_t p_batch_norm_running_mean, uint64_t p_batch_norm_running_var, uint64_t p_batch_norm_num_batches_tracked, uint64_t p_x, uint64_t p_convolution_sum_0_kept, uint64_t p_add_3, uint64_t p_var_mean_0_kept, uint64_t p_var_mean_1_kept, uint64_t memory, int64_t in_packed_contract_0, int64_t at_packed_contract_0, int64_t s0, int64_t s53, int64_t s77, uint64_t stream) {
+void run_evaluation_forward(uint64_t stages, uint64_t p_conv_transpose_weight, uint64_t p_conv_transpose_bias, uint64_t p_batch_norm_weight, uint64_t p_batch_norm_bias, uint64_t p_group_norm_weight, uint64_t p_group_norm_bias, uint64_t p_batch_norm_running_mean, uint64_t p_batch_norm_running_var, uint64_t p_batch_norm_num_batches_tracked, uint64_t p_x, uint64_t p_convolution_sum_0_kept, uint64_t p_add_3, uint64_t p_var_mean_0_kept, uint64_t p_var_mean_1_kept, uint64_t memory, int64_t in_packed_contract_0, int64_t at_packed_contract_0, int64_t convolution_sum_box, int64_t s0, int64_t s53, int64_t s77, uint64_t stream) {
   const uint64_t holders[] = {memory, p_convolution_sum_0_kept, p_add_3, p_var_mean_0_kept, p_var_mean_1_kept};
   const uint64_t packed_contract_0 = holders[in_packed_contract_0] + at_packed_contract_0;
-  if (stages & 1) run_contract_3(p_conv_transpose_weight, p_x, p_convolution_sum_0_kept, s0, s53, s77, packed_contract_0, stream);
+  if (stages & 1) run_contract_3(p_conv_transpose_weight, p_x, p_convolution_sum_0_kept, convolution_sum_box, s0, s53, s77, packed_contract_0, stream);
   if (stages & 2) run_rows_5(p_batch_norm_bias, p_batch_norm_running_mean, p_batch_norm_running_var, p_batch_norm_weight, p_conv_transpose_bias, p_convolution_sum_0_kept, p_group_norm_bias, p_group_norm_weight, p_add_3, p_var_mean_0_kept, p_var_mean_1_kept, s0, s53, s77, stream);
 }
 
 // One after another, those that are asked for.
-void run_evaluation_inference(uint64_t stages, uint64_t p_conv_transpose_weight, uint64_t p_conv_transpose_bias, uint64_t p_batch_norm_weight, uint64_t p_batch_norm_bias, uint64_t p_group_norm_weight, uint64_t p_group_norm_bias, uint64_t p_batch_norm_running_mean, uint64_t p_batch_norm_running_var, uint64_t p_batch_norm_num_batches_tracked, uint64_t p_x, uint64_t p_add_3, uint64_t memory, int64_t in_tanh, int64_t at_tanh, int64_t in_packed_contract_0, int64_t at_packed_contract_0, int64_t s0, int64_t s53, int64_t s77, uint64_t stream) {
+void run_evaluation_inference(uint64_t stages, uint64_t p_conv_transpose_weight, uint64_t p_conv_transpose_bias, uint64_t p_batch_norm_weight, uint64_t p_batch_norm_bias, uint64_t p_group_norm_weight, uint64_t p_group_norm_bias, uint64_t p_batch_norm_running_mean, uint64_t p_batch_norm_running_var, uint64_t p_batch_norm_num_batches_tracked, uint64_t p_x, uint64_t p_add_3, uint64_t memory, int64_t in_tanh, int64_t at_tanh, int64_t in_packed_contract_0, int64_t at_packed_contract_0, int64_t convolution_sum_box, int64_t s0, int64_t s53, int64_t s77, uint64_t stream) {
   const uint64_t holders[] = {memory, p_add_3};
   const uint64_t p_tanh = holders[in_tanh] + at_tanh;
   const uint64_t packed_contract_0 = holders[in_packed_contract_0] + at_packed_contract_0;
-  if (stages & 1) run_contract_4(p_batch_norm_bias, p_batch_norm_running_mean, p_batch_norm_running_var, p_batch_norm_weight, p_conv_transpose_bias, p_conv_transpose_weight, p_x, p_tanh, s0, s53, s77, packed_contract_0, stream);
+  if (stages & 1) run_contract_4(p_batch_norm_bias, p_batch_norm_running_mean, p_batch_norm_running_var, p_batch_norm_weight, p_conv_transpose_bias, p_conv_transpose_weight, p_x, p_tanh, convolution_sum_box, s0, s53, s77, packed_contract_0, stream);
   if (stages & 2) run_rows_6(p_group_norm_bias, p_group_norm_weight, p_tanh, p_add_3, s0, s53, s77, stream);
 }
 """
@@ -9000,6 +9273,8 @@ cudaError_t pack_rows(const P& p, void* workspace, int* processors, cudaStream_t
 // flag, and the second launch, in kind Tf32, which otherwise returns at once, does everything again.
 // Memory: 1.1 to 1.5 times the input from L2, the output once, for each 64 output channels.
 
+#include <type_traits>
+
 #if CRUCIBLE_HOPPER
 namespace crucible {
 
@@ -9718,6 +9993,30 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
 #endif
 }
 
+// The same pixels in other boxes than the functor's own, which W takes: narrower ones, where extents are small. What does not
+// depend on boxes is launched as if for those, so that it is compiled once.
+template <class P, class Box_, class W>
+struct Boxed : P {
+  using Box = Box_;
+  using Own = P;
+  using First = W;
+};
+template <class Box, class W, class P>
+Boxed<P, Box, W> in_boxes(const P& p) { return {p}; }
+
+template <class W, class P, class = void>
+struct FirstBoxes {
+  using Functor = P;
+  using Again = P;  // of the launch that does something again: statistics are kept by boxes, all else is not
+  using Tile = W;
+};
+template <class W, class P>
+struct FirstBoxes<W, P, typename Named<typename P::Own>::type> {
+  using Functor = typename P::Own;
+  using Again = std::conditional_t<P::statistics, P, Functor>;
+  using Tile = typename P::First;
+};
+
 #ifndef __CUDACC_RTC__
 template <class W, bool FLAGGED, class P>
 cudaError_t launch_pairs(const P& p, void* workspace, int processors, cudaStream_t stream) {
@@ -9735,10 +10034,11 @@ template <class W, class Again, class P>
 cudaError_t launch_warpgroups(const P& p, void* workspace, cudaStream_t stream) {
   if (p.batches() == 0 || p.rows() == 0 || box_count(p) == 0) return cudaSuccess;
   int processors = 0;
-  cudaError_t refused = pack_rows<W>(p, workspace, &processors, stream);
+  using First = FirstBoxes<W, P>;
+  cudaError_t refused = pack_rows<typename First::Tile, typename First::Functor>(p, workspace, &processors, stream);
   if (refused == cudaSuccess) refused = launch_pairs<W, false>(p, workspace, processors, stream);
   if constexpr (W::kind == Operands::Half) {
-    if (refused == cudaSuccess) refused = launch_pairs<Again, true>(p, workspace, processors, stream);
+    if (refused == cudaSuccess) refused = launch_pairs<Again, true, typename First::Again>(p, workspace, processors, stream);
   }
   return refused;
 }
@@ -10064,6 +10364,98 @@ cudaError_t launch_split(const P& p, void* workspace, cudaStream_t stream) {
 namespace crucible {
 #if CRUCIBLE_SCALAR == 0
 template <>
+struct Wgmma<96, Operands::Half> {
+  static __device__ __forceinline__ void multiply(float (&d)[48], uint64_t a, uint64_t b, int more) {
+#if CRUCIBLE_HAS_WGMMA
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %50, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n96k16.f32.f16.f16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
+        "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
+        "%40, %41, %42, %43, %44, %45, %46, %47"
+        "}, %48, %49, p, 1, 1, 0, 0;\n}\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+          "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
+          "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
+          "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47])
+        : "l"(a), "l"(b), "r"(more));
+#endif
+  }
+};
+#endif
+#if CRUCIBLE_SCALAR == 0
+template <>
+struct Wgmma<96, Operands::Tf32> {
+  static __device__ __forceinline__ void multiply(float (&d)[48], uint64_t a, uint64_t b, int more) {
+#if CRUCIBLE_HAS_WGMMA
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %50, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n96k8.f32.tf32.tf32 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
+        "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
+        "%40, %41, %42, %43, %44, %45, %46, %47"
+        "}, %48, %49, p, 1, 1;\n}\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+          "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
+          "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
+          "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47])
+        : "l"(a), "l"(b), "r"(more));
+#endif
+  }
+};
+#endif
+#if CRUCIBLE_SCALAR == 2
+template <>
+struct Wgmma<96, Operands::Native> {
+  static __device__ __forceinline__ void multiply(float (&d)[48], uint64_t a, uint64_t b, int more) {
+#if CRUCIBLE_HAS_WGMMA
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %50, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n96k16.f32.f16.f16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
+        "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
+        "%40, %41, %42, %43, %44, %45, %46, %47"
+        "}, %48, %49, p, 1, 1, 0, 0;\n}\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+          "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
+          "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
+          "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47])
+        : "l"(a), "l"(b), "r"(more));
+#endif
+  }
+};
+#endif
+#if CRUCIBLE_SCALAR == 3
+template <>
+struct Wgmma<96, Operands::Native> {
+  static __device__ __forceinline__ void multiply(float (&d)[48], uint64_t a, uint64_t b, int more) {
+#if CRUCIBLE_HAS_WGMMA
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %50, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
+        "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
+        "%40, %41, %42, %43, %44, %45, %46, %47"
+        "}, %48, %49, p, 1, 1, 0, 0;\n}\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+          "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
+          "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
+          "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47])
+        : "l"(a), "l"(b), "r"(more));
+#endif
+  }
+};
+#endif
+#if CRUCIBLE_SCALAR == 0
+template <>
 struct Wgmma<104, Operands::Tf32> {
   static __device__ __forceinline__ void multiply(float (&d)[52], uint64_t a, uint64_t b, int more) {
 #if CRUCIBLE_HAS_WGMMA
@@ -10189,6 +10581,118 @@ struct Wgmma<144, Operands::Native> {
           "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
           "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]),
           "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71])
+        : "l"(a), "l"(b), "r"(more));
+#endif
+  }
+};
+#endif
+#if CRUCIBLE_SCALAR == 0
+template <>
+struct Wgmma<160, Operands::Half> {
+  static __device__ __forceinline__ void multiply(float (&d)[80], uint64_t a, uint64_t b, int more) {
+#if CRUCIBLE_HAS_WGMMA
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %82, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n160k16.f32.f16.f16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
+        "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
+        "%40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, "
+        "%60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+        "}, %80, %81, p, 1, 1, 0, 0;\n}\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+          "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
+          "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
+          "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
+          "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
+          "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]),
+          "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71]),
+          "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]), "+f"(d[78]), "+f"(d[79])
+        : "l"(a), "l"(b), "r"(more));
+#endif
+  }
+};
+#endif
+#if CRUCIBLE_SCALAR == 0
+template <>
+struct Wgmma<160, Operands::Tf32> {
+  static __device__ __forceinline__ void multiply(float (&d)[80], uint64_t a, uint64_t b, int more) {
+#if CRUCIBLE_HAS_WGMMA
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %82, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n160k8.f32.tf32.tf32 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
+        "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
+        "%40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, "
+        "%60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+        "}, %80, %81, p, 1, 1;\n}\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+          "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
+          "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
+          "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
+          "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
+          "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]),
+          "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71]),
+          "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]), "+f"(d[78]), "+f"(d[79])
+        : "l"(a), "l"(b), "r"(more));
+#endif
+  }
+};
+#endif
+#if CRUCIBLE_SCALAR == 2
+template <>
+struct Wgmma<160, Operands::Native> {
+  static __device__ __forceinline__ void multiply(float (&d)[80], uint64_t a, uint64_t b, int more) {
+#if CRUCIBLE_HAS_WGMMA
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %82, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n160k16.f32.f16.f16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
+        "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
+        "%40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, "
+        "%60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+        "}, %80, %81, p, 1, 1, 0, 0;\n}\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+          "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
+          "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
+          "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
+          "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
+          "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]),
+          "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71]),
+          "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]), "+f"(d[78]), "+f"(d[79])
+        : "l"(a), "l"(b), "r"(more));
+#endif
+  }
+};
+#endif
+#if CRUCIBLE_SCALAR == 3
+template <>
+struct Wgmma<160, Operands::Native> {
+  static __device__ __forceinline__ void multiply(float (&d)[80], uint64_t a, uint64_t b, int more) {
+#if CRUCIBLE_HAS_WGMMA
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %82, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n160k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
+        "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
+        "%40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, "
+        "%60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+        "}, %80, %81, p, 1, 1, 0, 0;\n}\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+          "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
+          "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
+          "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
+          "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
+          "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]),
+          "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71]),
+          "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]), "+f"(d[78]), "+f"(d[79])
         : "l"(a), "l"(b), "r"(more));
 #endif
   }
@@ -10586,7 +11090,7 @@ struct contract_1 {
   const scalar* __restrict__ p_conv_transpose_weight;
   const scalar* __restrict__ p_mul_36;
   scalar* __restrict__ p_convolution_backward_x_sum;
-  Index s0, s53, s77;
+  Index convolution_backward_x_sum_box, s0, s53, s77;
 
   static constexpr bool a_along_k = true, b_along_k = false, statistics = false;
   static constexpr int group = 0;
@@ -10669,11 +11173,19 @@ struct contract_1 {
   }
 };
 
-void run_contract_1(uint64_t p_conv_transpose_weight, uint64_t p_mul_36, uint64_t p_convolution_backward_x_sum, int64_t s0, int64_t s53, int64_t s77, uint64_t packed, uint64_t stream) {
-  const contract_1 stage{reinterpret_cast<const scalar*>(p_conv_transpose_weight), reinterpret_cast<const scalar*>(p_mul_36), reinterpret_cast<scalar*>(p_convolution_backward_x_sum), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77)};
+void run_contract_1(uint64_t p_conv_transpose_weight, uint64_t p_mul_36, uint64_t p_convolution_backward_x_sum, int64_t convolution_backward_x_sum_box, int64_t s0, int64_t s53, int64_t s77, uint64_t packed, uint64_t stream) {
+  const contract_1 stage{reinterpret_cast<const scalar*>(p_conv_transpose_weight), reinterpret_cast<const scalar*>(p_mul_36), reinterpret_cast<scalar*>(p_convolution_backward_x_sum), static_cast<Index>(convolution_backward_x_sum_box), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77)};
   #if CRUCIBLE_HOPPER && CRUCIBLE_CONV == 1
+  #if CRUCIBLE_NARROWER
+  if (convolution_backward_x_sum_box == 1) return check(launch_warpgroups<Warpgroups<2, 2, 0, 1, 64, Operands::Half>, Warpgroups<2, 2, 0, 1, 64, Operands::Tf32>>(in_boxes<Dims<1, 1, 8, 16>, Warpgroups<2, 2, 0, 1, 64, Operands::Half>>(stage), reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
+  if (convolution_backward_x_sum_box == 2) return check(launch_warpgroups<Warpgroups<4, 2, 0, 1, 64, Operands::Half>, Warpgroups<2, 2, 0, 1, 64, Operands::Tf32>>(in_boxes<Dims<1, 1, 8, 8>, Warpgroups<2, 2, 0, 1, 64, Operands::Half>>(stage), reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
+  #endif
   check(launch_warpgroups<Warpgroups<2, 2, 0, 1, 64, Operands::Half>, Warpgroups<2, 2, 0, 1, 64, Operands::Tf32>>(stage, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
   #elif CRUCIBLE_HOPPER && CRUCIBLE_CONV == 3
+  #if CRUCIBLE_NARROWER
+  if (convolution_backward_x_sum_box == 1) return check(launch_warpgroups<Warpgroups<2, 2, 0, 1, 64, Operands::Native>, void>(in_boxes<Dims<1, 1, 8, 16>, Warpgroups<2, 2, 0, 1, 64, Operands::Native>>(stage), reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
+  if (convolution_backward_x_sum_box == 2) return check(launch_warpgroups<Warpgroups<4, 2, 0, 1, 64, Operands::Native>, void>(in_boxes<Dims<1, 1, 8, 8>, Warpgroups<2, 2, 0, 1, 64, Operands::Native>>(stage), reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
+  #endif
   check(launch_warpgroups<Warpgroups<2, 2, 0, 1, 64, Operands::Native>, void>(stage, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
   #elif CRUCIBLE_HOPPER && CRUCIBLE_CONV == 2
   check(launch_split<Split<4, 3, 9, 3, 16>, Mma<64, 128, 16, 32, 32, Grade::Fp32>>(stage, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
@@ -11216,7 +11728,7 @@ struct contract_3 {
   const scalar* __restrict__ p_conv_transpose_weight;
   const scalar* __restrict__ p_mul_27;
   scalar* __restrict__ p_convolution_backward_x_sum;
-  Index s0, s53, s77;
+  Index convolution_backward_x_sum_box, s0, s53, s77;
 
   static constexpr bool a_along_k = true, b_along_k = false, statistics = false;
   static constexpr int group = 0;
@@ -11299,11 +11811,19 @@ struct contract_3 {
   }
 };
 
-void run_contract_3(uint64_t p_conv_transpose_weight, uint64_t p_mul_27, uint64_t p_convolution_backward_x_sum, int64_t s0, int64_t s53, int64_t s77, uint64_t packed, uint64_t stream) {
-  const contract_3 stage{reinterpret_cast<const scalar*>(p_conv_transpose_weight), reinterpret_cast<const scalar*>(p_mul_27), reinterpret_cast<scalar*>(p_convolution_backward_x_sum), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77)};
+void run_contract_3(uint64_t p_conv_transpose_weight, uint64_t p_mul_27, uint64_t p_convolution_backward_x_sum, int64_t convolution_backward_x_sum_box, int64_t s0, int64_t s53, int64_t s77, uint64_t packed, uint64_t stream) {
+  const contract_3 stage{reinterpret_cast<const scalar*>(p_conv_transpose_weight), reinterpret_cast<const scalar*>(p_mul_27), reinterpret_cast<scalar*>(p_convolution_backward_x_sum), static_cast<Index>(convolution_backward_x_sum_box), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77)};
   #if CRUCIBLE_HOPPER && CRUCIBLE_CONV == 1
+  #if CRUCIBLE_NARROWER
+  if (convolution_backward_x_sum_box == 1) return check(launch_warpgroups<Warpgroups<2, 2, 0, 1, 64, Operands::Half>, Warpgroups<2, 2, 0, 1, 64, Operands::Tf32>>(in_boxes<Dims<1, 1, 8, 16>, Warpgroups<2, 2, 0, 1, 64, Operands::Half>>(stage), reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_3");
+  if (convolution_backward_x_sum_box == 2) return check(launch_warpgroups<Warpgroups<4, 2, 0, 1, 64, Operands::Half>, Warpgroups<2, 2, 0, 1, 64, Operands::Tf32>>(in_boxes<Dims<1, 1, 8, 8>, Warpgroups<2, 2, 0, 1, 64, Operands::Half>>(stage), reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_3");
+  #endif
   check(launch_warpgroups<Warpgroups<2, 2, 0, 1, 64, Operands::Half>, Warpgroups<2, 2, 0, 1, 64, Operands::Tf32>>(stage, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_3");
   #elif CRUCIBLE_HOPPER && CRUCIBLE_CONV == 3
+  #if CRUCIBLE_NARROWER
+  if (convolution_backward_x_sum_box == 1) return check(launch_warpgroups<Warpgroups<2, 2, 0, 1, 64, Operands::Native>, void>(in_boxes<Dims<1, 1, 8, 16>, Warpgroups<2, 2, 0, 1, 64, Operands::Native>>(stage), reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_3");
+  if (convolution_backward_x_sum_box == 2) return check(launch_warpgroups<Warpgroups<4, 2, 0, 1, 64, Operands::Native>, void>(in_boxes<Dims<1, 1, 8, 8>, Warpgroups<2, 2, 0, 1, 64, Operands::Native>>(stage), reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_3");
+  #endif
   check(launch_warpgroups<Warpgroups<2, 2, 0, 1, 64, Operands::Native>, void>(stage, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_3");
   #elif CRUCIBLE_HOPPER && CRUCIBLE_CONV == 2
   check(launch_split<Split<4, 3, 9, 3, 16>, Mma<64, 128, 16, 32, 32, Grade::Fp32>>(stage, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_3");
@@ -11425,7 +11945,7 @@ void run_contract_4(uint64_t p_mul_27, uint64_t p_x, uint64_t p_convolution_back
 }
 
 // One after another, those that are asked for.
-void run_training_backward(uint64_t stages, uint64_t p_batch_norm_bias, uint64_t p_batch_norm_weight, uint64_t p_conv_transpose_bias, uint64_t p_convolution_sum_0_kept, uint64_t p_var_mean_0_kept, uint64_t p_var_mean_1_kept, uint64_t p_d_output, uint64_t p_var_mean_1_0_kept, uint64_t p_var_mean_1_1_kept, uint64_t p_view_10, uint64_t p_view_11, uint64_t p_group_norm_weight, uint64_t p_view_14, uint64_t p_view_15, uint64_t p_conv_transpose_weight, uint64_t p_convolution_backward_x_sum, uint64_t p_x, uint64_t p_convolution_backward_w_sum, uint64_t p_convolution_backward_0, uint64_t memory, int64_t in_max_pool2d_with_indices, int64_t at_max_pool2d_with_indices, int64_t in_parts_rows_5, int64_t at_parts_rows_5, int64_t in_mul_30, int64_t at_mul_30, int64_t in_mean_2_0_kept, int64_t at_mean_2_0_kept, int64_t in_mean_3_0_kept, int64_t at_mean_3_0_kept, int64_t in_parts_rows_7, int64_t at_parts_rows_7, int64_t in_mul_36, int64_t at_mul_36, int64_t in_packed_contract_9, int64_t at_packed_contract_9, int64_t in_convolution_backward_w_sum_parts, int64_t at_convolution_backward_w_sum_parts, int64_t in_parts_rows_12, int64_t at_parts_rows_12, int64_t convolution_backward_w_sum_splits, int64_t s0, int64_t s53, int64_t s77, int64_t splits_rows_5, int64_t splits_rows_7, int64_t splits_rows_12, uint64_t stream) {
+void run_training_backward(uint64_t stages, uint64_t p_batch_norm_bias, uint64_t p_batch_norm_weight, uint64_t p_conv_transpose_bias, uint64_t p_convolution_sum_0_kept, uint64_t p_var_mean_0_kept, uint64_t p_var_mean_1_kept, uint64_t p_d_output, uint64_t p_var_mean_1_0_kept, uint64_t p_var_mean_1_1_kept, uint64_t p_view_10, uint64_t p_view_11, uint64_t p_group_norm_weight, uint64_t p_view_14, uint64_t p_view_15, uint64_t p_conv_transpose_weight, uint64_t p_convolution_backward_x_sum, uint64_t p_x, uint64_t p_convolution_backward_w_sum, uint64_t p_convolution_backward_0, uint64_t memory, int64_t in_max_pool2d_with_indices, int64_t at_max_pool2d_with_indices, int64_t in_parts_rows_5, int64_t at_parts_rows_5, int64_t in_mul_30, int64_t at_mul_30, int64_t in_mean_2_0_kept, int64_t at_mean_2_0_kept, int64_t in_mean_3_0_kept, int64_t at_mean_3_0_kept, int64_t in_parts_rows_7, int64_t at_parts_rows_7, int64_t in_mul_36, int64_t at_mul_36, int64_t in_packed_contract_9, int64_t at_packed_contract_9, int64_t in_convolution_backward_w_sum_parts, int64_t at_convolution_backward_w_sum_parts, int64_t in_parts_rows_12, int64_t at_parts_rows_12, int64_t convolution_backward_w_sum_splits, int64_t convolution_backward_x_sum_box, int64_t s0, int64_t s53, int64_t s77, int64_t splits_rows_5, int64_t splits_rows_7, int64_t splits_rows_12, uint64_t stream) {
   const uint64_t holders[] = {memory, p_view_10, p_view_11, p_view_14, p_view_15, p_convolution_backward_x_sum, p_convolution_backward_w_sum, p_convolution_backward_0};
   const uint64_t p_max_pool2d_with_indices = holders[in_max_pool2d_with_indices] + at_max_pool2d_with_indices;
   const uint64_t parts_rows_5 = holders[in_parts_rows_5] + at_parts_rows_5;
@@ -11442,14 +11962,14 @@ void run_training_backward(uint64_t stages, uint64_t p_batch_norm_bias, uint64_t
   if (stages & 4) run_rows_2(p_batch_norm_bias, p_batch_norm_weight, p_conv_transpose_bias, p_convolution_sum_0_kept, p_d_output, p_group_norm_weight, p_var_mean_0_kept, p_var_mean_1_0_kept, p_var_mean_1_1_kept, p_var_mean_1_kept, p_mul_30, s0, s53, s77, stream);
   if (stages & 8) run_rows_3(p_batch_norm_weight, p_conv_transpose_bias, p_convolution_sum_0_kept, p_max_pool2d_with_indices, p_mul_30, p_var_mean_0_kept, p_var_mean_1_kept, p_mean_2_0_kept, p_mean_3_0_kept, p_view_14, p_view_15, s0, s53, s77, parts_rows_7, static_cast<int>(splits_rows_7), stream);
   if (stages & 16) run_map_2(p_batch_norm_weight, p_conv_transpose_bias, p_convolution_sum_0_kept, p_max_pool2d_with_indices, p_mean_2_0_kept, p_mean_3_0_kept, p_mul_30, p_var_mean_0_kept, p_var_mean_1_kept, p_mul_36, s0, s53, s77, stream);
-  if (stages & 32) run_contract_1(p_conv_transpose_weight, p_mul_36, p_convolution_backward_x_sum, s0, s53, s77, packed_contract_9, stream);
+  if (stages & 32) run_contract_1(p_conv_transpose_weight, p_mul_36, p_convolution_backward_x_sum, convolution_backward_x_sum_box, s0, s53, s77, packed_contract_9, stream);
   if (stages & 64) run_contract_2(p_mul_36, p_x, p_convolution_backward_w_sum_parts, convolution_backward_w_sum_splits, s0, s53, s77, stream);
   if (stages & 128) run_rows_4(p_convolution_backward_w_sum_parts, p_convolution_backward_w_sum, convolution_backward_w_sum_splits, stream);
   if (stages & 256) run_rows_5(p_mul_36, p_convolution_backward_0, s0, s53, s77, parts_rows_12, static_cast<int>(splits_rows_12), stream);
 }
 
 // One after another, those that are asked for.
-void run_evaluation_backward(uint64_t stages, uint64_t p_batch_norm_bias, uint64_t p_batch_norm_running_mean, uint64_t p_batch_norm_running_var, uint64_t p_batch_norm_weight, uint64_t p_conv_transpose_bias, uint64_t p_convolution_sum_0_kept, uint64_t p_d_output, uint64_t p_var_mean_0_kept, uint64_t p_var_mean_1_kept, uint64_t p_view_7, uint64_t p_view_8, uint64_t p_group_norm_weight, uint64_t p_convolution_backward_0, uint64_t p_mul_28, uint64_t p_view_11, uint64_t p_conv_transpose_weight, uint64_t p_convolution_backward_x_sum, uint64_t p_x, uint64_t p_convolution_backward_w_sum, uint64_t memory, int64_t in_max_pool2d_with_indices, int64_t at_max_pool2d_with_indices, int64_t in_parts_rows_3, int64_t at_parts_rows_3, int64_t in_mul_25, int64_t at_mul_25, int64_t in_mul_27, int64_t at_mul_27, int64_t in_parts_rows_6, int64_t at_parts_rows_6, int64_t in_packed_contract_7, int64_t at_packed_contract_7, int64_t in_convolution_backward_w_sum_parts, int64_t at_convolution_backward_w_sum_parts, int64_t convolution_backward_w_sum_splits, int64_t s0, int64_t s53, int64_t s77, int64_t splits_rows_3, int64_t splits_rows_6, uint64_t stream) {
+void run_evaluation_backward(uint64_t stages, uint64_t p_batch_norm_bias, uint64_t p_batch_norm_running_mean, uint64_t p_batch_norm_running_var, uint64_t p_batch_norm_weight, uint64_t p_conv_transpose_bias, uint64_t p_convolution_sum_0_kept, uint64_t p_d_output, uint64_t p_var_mean_0_kept, uint64_t p_var_mean_1_kept, uint64_t p_view_7, uint64_t p_view_8, uint64_t p_group_norm_weight, uint64_t p_convolution_backward_0, uint64_t p_mul_28, uint64_t p_view_11, uint64_t p_conv_transpose_weight, uint64_t p_convolution_backward_x_sum, uint64_t p_x, uint64_t p_convolution_backward_w_sum, uint64_t memory, int64_t in_max_pool2d_with_indices, int64_t at_max_pool2d_with_indices, int64_t in_parts_rows_3, int64_t at_parts_rows_3, int64_t in_mul_25, int64_t at_mul_25, int64_t in_mul_27, int64_t at_mul_27, int64_t in_parts_rows_6, int64_t at_parts_rows_6, int64_t in_packed_contract_7, int64_t at_packed_contract_7, int64_t in_convolution_backward_w_sum_parts, int64_t at_convolution_backward_w_sum_parts, int64_t convolution_backward_w_sum_splits, int64_t convolution_backward_x_sum_box, int64_t s0, int64_t s53, int64_t s77, int64_t splits_rows_3, int64_t splits_rows_6, uint64_t stream) {
   const uint64_t holders[] = {memory, p_view_7, p_view_8, p_view_11, p_mul_28, p_convolution_backward_0, p_convolution_backward_x_sum, p_convolution_backward_w_sum};
   const uint64_t p_max_pool2d_with_indices = holders[in_max_pool2d_with_indices] + at_max_pool2d_with_indices;
   const uint64_t parts_rows_3 = holders[in_parts_rows_3] + at_parts_rows_3;
@@ -11463,7 +11983,7 @@ void run_evaluation_backward(uint64_t stages, uint64_t p_batch_norm_bias, uint64
   if (stages & 4) run_rows_7(p_batch_norm_bias, p_batch_norm_running_mean, p_batch_norm_running_var, p_batch_norm_weight, p_conv_transpose_bias, p_convolution_sum_0_kept, p_d_output, p_group_norm_weight, p_var_mean_0_kept, p_var_mean_1_kept, p_mul_25, s0, s53, s77, stream);
   if (stages & 8) run_map_4(p_batch_norm_running_var, p_batch_norm_weight, p_max_pool2d_with_indices, p_mul_25, p_mul_27, s0, s53, s77, stream);
   if (stages & 16) run_rows_8(p_batch_norm_running_mean, p_batch_norm_running_var, p_conv_transpose_bias, p_convolution_sum_0_kept, p_max_pool2d_with_indices, p_mul_25, p_mul_27, p_convolution_backward_0, p_mul_28, p_view_11, s0, s53, s77, parts_rows_6, static_cast<int>(splits_rows_6), stream);
-  if (stages & 32) run_contract_3(p_conv_transpose_weight, p_mul_27, p_convolution_backward_x_sum, s0, s53, s77, packed_contract_7, stream);
+  if (stages & 32) run_contract_3(p_conv_transpose_weight, p_mul_27, p_convolution_backward_x_sum, convolution_backward_x_sum_box, s0, s53, s77, packed_contract_7, stream);
   if (stages & 64) run_contract_4(p_mul_27, p_x, p_convolution_backward_w_sum_parts, convolution_backward_w_sum_splits, s0, s53, s77, stream);
   if (stages & 128) run_rows_4(p_convolution_backward_w_sum_parts, p_convolution_backward_w_sum, convolution_backward_w_sum_splits, stream);
 }
@@ -11474,14 +11994,14 @@ _FORWARD_BINDING = r"""
 #include <cstdint>
 #include <pybind11/pybind11.h>
 
-void run_training_forward(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, uint64_t);
-void run_training_inference(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, uint64_t);
-void run_evaluation_forward(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, int64_t, int64_t, int64_t, int64_t, int64_t, uint64_t);
-void run_evaluation_inference(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, uint64_t);
-int64_t bytes_contract_1(int64_t, int64_t, int64_t, int64_t);
-int64_t bytes_contract_2(int64_t, int64_t, int64_t, int64_t);
-int64_t bytes_contract_3(int64_t, int64_t, int64_t);
-int64_t bytes_contract_4(int64_t, int64_t, int64_t);
+void run_training_forward(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, uint64_t);
+void run_training_inference(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, uint64_t);
+void run_evaluation_forward(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, uint64_t);
+void run_evaluation_inference(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, uint64_t);
+int64_t bytes_contract_1(int64_t, int64_t, int64_t, int64_t, int64_t);
+int64_t bytes_contract_2(int64_t, int64_t, int64_t, int64_t, int64_t);
+int64_t bytes_contract_3(int64_t, int64_t, int64_t, int64_t);
+int64_t bytes_contract_4(int64_t, int64_t, int64_t, int64_t);
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("training_forward", &run_training_forward);
@@ -11499,8 +12019,8 @@ _BACKWARD_BINDING = r"""
 #include <cstdint>
 #include <pybind11/pybind11.h>
 
-void run_training_backward(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, uint64_t);
-void run_evaluation_backward(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, uint64_t);
+void run_training_backward(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, uint64_t);
+void run_evaluation_backward(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, uint64_t);
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("training_backward", &run_training_backward);
@@ -11537,29 +12057,43 @@ def _boxes(dtype, device, precise, hopper, others):
     return precise if _grade(dtype, device, torch.backends.cudnn.allow_tf32) == 2 else hopper
 
 
-def _kernels(part, dtype, device, elements):
-    """The compiled kernels for an element type, an index width and the precision that torch's switches allow."""
+def _box(dtype, device, blocks, *ways):
+    """Which boxes Hopper's own instructions take, by cycles of a tile and tiles; other engines have but the first."""
+    if not _hopper(device) or _grade(dtype, device, torch.backends.cudnn.allow_tf32) not in (1, 3):
+        return 0
+    if _SIMULATED:  # sizes are small there, and each of a few calls is to meet other boxes
+        return hash((len(_PLANS), *ways)) % len(ways)
+    cycles = [each * -(-tiles // blocks) for each, tiles in ways]
+    best = min(cycles)
+    return 0 if cycles[0] < 1.05 * best else cycles.index(best)  # what is hardly faster is not compiled
+
+
+def _kernels(part, dtype, device, elements, *boxes):
+    """The compiled kernels for an element type, an index width and the precision that torch's switches allow.
+
+    Boxes: which each convolution takes that has several. Without need none but the first are compiled.
+    """
     conv, matmul = torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision() != "highest"
-    return _chosen(part, dtype, device, elements > 2**31 - 1, conv, matmul)
+    return _chosen(part, dtype, device, elements > 2**31 - 1, conv, matmul, bool(boxes and (any(boxes) or _SIMULATED)))
 
 
 @_kept
-def _chosen(part, dtype, device, wide, conv, matmul):
+def _chosen(part, dtype, device, wide, conv, matmul, narrower):
     grades = _grade(dtype, device, conv), _grade(dtype, device, matmul)
-    return _compiled(part, dtype, int(wide), *grades, _hopper(device))
+    return _compiled(part, dtype, int(wide), *grades, _hopper(device), int(narrower))
 
 
 @_kept
-def _compiled(part, dtype, wide, conv, matmul, hopper):
+def _compiled(part, dtype, wide, conv, matmul, hopper, narrower):
     flags = [f"-DCRUCIBLE_SCALAR={_SCALARS[dtype]}", f"-DCRUCIBLE_WIDE={wide}", f"-DCRUCIBLE_CONV={conv}",
-             f"-DCRUCIBLE_MATMUL={matmul}", f"-DCRUCIBLE_HOPPER={hopper}"]
+             f"-DCRUCIBLE_MATMUL={matmul}", f"-DCRUCIBLE_HOPPER={hopper}", f"-DCRUCIBLE_NARROWER={narrower}"]
     if hopper:
         flags.append("-gencode=arch=compute_90a,code=sm_90a")
     binding, source = _SOURCES[part]
     bare = "no_implicit_headers" in inspect.signature(load_inline).parameters  # torch's headers cost half a minute
     options = {"no_implicit_headers": True} if bare else {}
     return load_inline(
-        name=f"crucible_0aebab17b5d1_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}",
+        name=f"crucible_633ec5405ab9_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}{narrower}",
         cpp_sources=binding, cuda_sources=source,
         extra_cflags=["-O1"], extra_cuda_cflags=["-O3", "-std=c++17", *flags], **options,
     )
@@ -11727,15 +12261,17 @@ def _training_forward_plan(conv_transpose_weight, conv_transpose_bias, batch_nor
         raise _shape_error('batch_norm_running_var', batch_norm_running_var, '(128,)')
     if x.shape != (s77, 64, s53, s0):
         raise _shape_error('x', x, '(s77, 64, s53, s0)')
-    convolution_sum_boxes = _boxes(dtype, device, ((s0 + 35) // 34) * ((s53 + 3) // 2), ((s0 + 35) // 34) * ((s53 + 4) // 3), ((s0 + 35) // 34) * ((s53 + 8) // 7))
+    convolution_sum_box = _box(dtype, device, 66, (20085, ((s0 + 35) // 34) * ((s53 + 10) // 9) * s77), (22905, ((s0 + 19) // 18) * ((s53 + 19) // 18) * s77), (24399, ((s0 + 11) // 10) * ((s53 + 11) // 10) * ((s77 + 2) // 3)))
+    convolution_sum_boxes = _boxes(dtype, device, ((s0 + 35) // 34) * ((s53 + 3) // 2), (((s0 + 35) // 34) * ((s53 + 4) // 3), ((s0 + 19) // 18) * ((s53 + 7) // 6), ((s0 + 11) // 10) * ((s53 + 11) // 10))[convolution_sum_box], ((s0 + 35) // 34) * ((s53 + 8) // 7))
+    convolution_backward_x_sum_box = _box(dtype, device, 132, (43159, ((s0 + 31) // 32) * ((s53 + 7) // 8) * s77), (46523, ((s0 + 15) // 16) * ((s53 + 15) // 16) * s77), (29462, ((s0 + 7) // 8) * ((s53 + 7) // 8) * ((s77 + 1) // 2)))
     convolution_backward_w_sum_splits = max(1, min(17, ((s0 + 31) // 32) * ((s53 + 3) // 4) * s77)) * 1
     if batch_norm_num_batches_tracked.dtype != torch.int64:
         raise RuntimeError(f"ModelNew: expected batch_norm_num_batches_tracked of torch.int64, got {batch_norm_num_batches_tracked.dtype}")
-    kernels = _kernels("forward", dtype, device, max(s0 * s53 * s77 * 64, (s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128, s0 * s53 * s77 * 128 + s0 * s77 * 256 + s53 * s77 * 256 + s77 * 512, convolution_sum_boxes * s77 * 128, convolution_backward_w_sum_splits * 204800, s77 * 8, 204800))
+    kernels = _kernels("forward", dtype, device, max(s0 * s53 * s77 * 64, (s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128, s0 * s53 * s77 * 128 + s0 * s77 * 256 + s53 * s77 * 256 + s77 * 512, convolution_sum_boxes * s77 * 128, convolution_backward_w_sum_splits * 204800, s77 * 8, 204800), convolution_sum_box)
     accum = _accumulated(dtype)
     specs = [_spec((s77, 128, s53 + 2, s0 + 2), dtype), _spec((128,), accum), _spec((128,), accum), _spec((s77, 128, (s53 // 2) + 1, (s0 // 2) + 1), dtype), _spec((s77, 8), accum), _spec((s77, 8), accum)]
-    room, places = _laid_out(0b11111, [(convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (kernels.contract_1_bytes(convolution_sum_boxes, s0, s53, s77), 0b1), (128 * dtype.itemsize, 0b10010), (128 * dtype.itemsize, 0b10010), (8, 0b11000)], zip(specs, [0b101, 0b110, 0b110, 0b100, 0b100, 0b100]))
-    return kernels, device.index, specs, room, (*places, convolution_sum_boxes, s0, s53, s77,), (s0, s53, s77, convolution_sum_boxes, convolution_backward_w_sum_splits)
+    room, places = _laid_out(0b11111, [(convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (kernels.contract_1_bytes(convolution_sum_box, convolution_sum_boxes, s0, s53, s77), 0b1), (128 * dtype.itemsize, 0b10010), (128 * dtype.itemsize, 0b10010), (8, 0b11000)], zip(specs, [0b101, 0b110, 0b110, 0b100, 0b100, 0b100]))
+    return kernels, device.index, specs, room, (*places, convolution_sum_box, convolution_sum_boxes, s0, s53, s77,), (s0, s53, s77, convolution_sum_box, convolution_sum_boxes, convolution_backward_x_sum_box, convolution_backward_w_sum_splits)
 
 
 def _training_forward(tensors):
@@ -11763,9 +12299,9 @@ def _training_forward(tensors):
 
 
 def _training_backward_plan(needs, sizes, d_output):
-    s0, s53, s77, convolution_sum_boxes, convolution_backward_w_sum_splits = sizes
+    s0, s53, s77, convolution_sum_box, convolution_sum_boxes, convolution_backward_x_sum_box, convolution_backward_w_sum_splits = sizes
     dtype, device = d_output.dtype, d_output.device
-    kernels = _kernels("backward", dtype, device, max(s0 * s53 * s77 * 64, (s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128, s0 * s53 * s77 * 128 + s0 * s77 * 256 + s53 * s77 * 256 + s77 * 512, convolution_sum_boxes * s77 * 128, convolution_backward_w_sum_splits * 204800, s77 * 8, 204800))
+    kernels = _kernels("backward", dtype, device, max(s0 * s53 * s77 * 64, (s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128, s0 * s53 * s77 * 128 + s0 * s77 * 256 + s53 * s77 * 256 + s77 * 512, convolution_sum_boxes * s77 * 128, convolution_backward_w_sum_splits * 204800, s77 * 8, 204800), convolution_backward_x_sum_box)
     accum = _accumulated(dtype)
     splits_rows_5 = _splits(128, (s0 // 2) * (s53 // 2) * s77 + (s0 // 2) * s77 + (s53 // 2) * s77 + s77, 256)
     splits_rows_7 = _splits(128, s0 * s53 + s0 * 2 + s53 * 2 + 4, 256)
@@ -11773,7 +12309,7 @@ def _training_backward_plan(needs, sizes, d_output):
     stages = (0b1101 if needs[0] or needs[1] or needs[2] or needs[3] or needs[9] else 0) | (0b10 if needs[4] or needs[5] else 0) | (0b10000 if needs[0] or needs[1] or needs[9] else 0) | (0b100000 if needs[9] else 0) | (0b11000000 if needs[0] else 0) | (0b100000000 if needs[1] else 0)
     specs = [_spec((128,), dtype) if stages & 0b10 else None, _spec((128,), dtype) if stages & 0b10 else None, _spec((128,), dtype) if stages & 0b1000 else None, _spec((128,), dtype) if stages & 0b1000 else None, _spec((s77, 64, s53, s0), dtype) if stages & 0b100000 else None, _spec((64, 128, 5, 5), dtype) if stages & 0b10000000 else None, _spec((128,), dtype) if stages & 0b100000000 else None]
     room, places = _laid_out(stages, [(((s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128) * 8, 0b11001), ((128) * 64 * splits_rows_5, 0b10), (((s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128) * dtype.itemsize, 0b11100), (128 * accum.itemsize, 0b11000), (128 * accum.itemsize, 0b11000), ((128) * 128 * splits_rows_7, 0b1000), ((s0 * s53 * s77 * 128 + s0 * s77 * 256 + s53 * s77 * 256 + s77 * 512) * dtype.itemsize, 0b101110000), (1639680, 0b100000), (convolution_backward_w_sum_splits * 204800 * accum.itemsize, 0b11000000), ((128) * 32 * splits_rows_12, 0b100000000)], zip(specs, [0b10, 0b10, 0b1000, 0b1000, 0b100000, 0b10000000, 0b100000000]))
-    return kernels, device.index, stages, specs, room, (*places, convolution_backward_w_sum_splits, s0, s53, s77, splits_rows_5, splits_rows_7, splits_rows_12,)
+    return kernels, device.index, stages, specs, room, (*places, convolution_backward_w_sum_splits, convolution_backward_x_sum_box, s0, s53, s77, splits_rows_5, splits_rows_7, splits_rows_12,)
 
 
 def _training_backward(needs, sizes, saved, d_output):
@@ -11821,14 +12357,15 @@ def _training_inference_plan(conv_transpose_weight, conv_transpose_bias, batch_n
         raise _shape_error('batch_norm_running_var', batch_norm_running_var, '(128,)')
     if x.shape != (s77, 64, s53, s0):
         raise _shape_error('x', x, '(s77, 64, s53, s0)')
-    convolution_sum_boxes = _boxes(dtype, device, ((s0 + 35) // 34) * ((s53 + 3) // 2), ((s0 + 35) // 34) * ((s53 + 5) // 4), ((s0 + 35) // 34) * ((s53 + 7) // 6))
+    convolution_sum_box = _box(dtype, device, 66, (26381, ((s0 + 35) // 34) * ((s53 + 13) // 12) * s77), (22314, ((s0 + 19) // 18) * ((s53 + 19) // 18) * s77), (23717, ((s0 + 11) // 10) * ((s53 + 11) // 10) * ((s77 + 2) // 3)))
+    convolution_sum_boxes = _boxes(dtype, device, ((s0 + 35) // 34) * ((s53 + 3) // 2), (((s0 + 35) // 34) * ((s53 + 5) // 4), ((s0 + 19) // 18) * ((s53 + 7) // 6), ((s0 + 11) // 10) * ((s53 + 11) // 10))[convolution_sum_box], ((s0 + 35) // 34) * ((s53 + 7) // 6))
     if batch_norm_num_batches_tracked.dtype != torch.int64:
         raise RuntimeError(f"ModelNew: expected batch_norm_num_batches_tracked of torch.int64, got {batch_norm_num_batches_tracked.dtype}")
-    kernels = _kernels("forward", dtype, device, max(s0 * s53 * s77 * 64, (s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128, convolution_sum_boxes * s77 * 128, 204800))
+    kernels = _kernels("forward", dtype, device, max(s0 * s53 * s77 * 64, (s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128, convolution_sum_boxes * s77 * 128, 204800), convolution_sum_box)
     accum = _accumulated(dtype)
     specs = [_spec((s77, 128, (s53 // 2) + 1, (s0 // 2) + 1), dtype)]
-    room, places = _laid_out(0b11111, [(((s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128) * dtype.itemsize, 0b101), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (kernels.contract_2_bytes(convolution_sum_boxes, s0, s53, s77), 0b1), (128 * dtype.itemsize, 0b10010), (128 * dtype.itemsize, 0b10010), (128 * accum.itemsize, 0b110), (128 * accum.itemsize, 0b110), (8, 0b11000)], zip(specs, [0b100]))
-    return kernels, device.index, specs, room, (*places, convolution_sum_boxes, s0, s53, s77,)
+    room, places = _laid_out(0b11111, [(((s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128) * dtype.itemsize, 0b101), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (kernels.contract_2_bytes(convolution_sum_box, convolution_sum_boxes, s0, s53, s77), 0b1), (128 * dtype.itemsize, 0b10010), (128 * dtype.itemsize, 0b10010), (128 * accum.itemsize, 0b110), (128 * accum.itemsize, 0b110), (8, 0b11000)], zip(specs, [0b100]))
+    return kernels, device.index, specs, room, (*places, convolution_sum_box, convolution_sum_boxes, s0, s53, s77,)
 
 
 def _training_inference(tensors):
@@ -11885,12 +12422,14 @@ def _evaluation_forward_plan(conv_transpose_weight, conv_transpose_bias, batch_n
         raise _shape_error('batch_norm_running_var', batch_norm_running_var, '(128,)')
     if x.shape != (s77, 64, s53, s0):
         raise _shape_error('x', x, '(s77, 64, s53, s0)')
+    convolution_sum_box = _box(dtype, device, 66, (20085, ((s0 + 35) // 34) * ((s53 + 10) // 9) * s77), (22905, ((s0 + 19) // 18) * ((s53 + 19) // 18) * s77), (24399, ((s0 + 11) // 10) * ((s53 + 11) // 10) * ((s77 + 2) // 3)))
+    convolution_backward_x_sum_box = _box(dtype, device, 132, (43159, ((s0 + 31) // 32) * ((s53 + 7) // 8) * s77), (46523, ((s0 + 15) // 16) * ((s53 + 15) // 16) * s77), (29462, ((s0 + 7) // 8) * ((s53 + 7) // 8) * ((s77 + 1) // 2)))
     convolution_backward_w_sum_splits = max(1, min(17, ((s0 + 31) // 32) * ((s53 + 3) // 4) * s77)) * 1
-    kernels = _kernels("forward", dtype, device, max(s0 * s53 * s77 * 64, (s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128, s0 * s53 * s77 * 128 + s0 * s77 * 256 + s53 * s77 * 256 + s77 * 512, convolution_backward_w_sum_splits * 204800, s77 * 8, 204800))
+    kernels = _kernels("forward", dtype, device, max(s0 * s53 * s77 * 64, (s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128, s0 * s53 * s77 * 128 + s0 * s77 * 256 + s53 * s77 * 256 + s77 * 512, convolution_backward_w_sum_splits * 204800, s77 * 8, 204800), convolution_sum_box)
     accum = _accumulated(dtype)
     specs = [_spec((s77, 128, s53 + 2, s0 + 2), dtype), _spec((s77, 128, (s53 // 2) + 1, (s0 // 2) + 1), dtype), _spec((s77, 8), accum), _spec((s77, 8), accum)]
-    room, places = _laid_out(0b11, [(kernels.contract_3_bytes(s0, s53, s77), 0b1)], zip(specs, [0b11, 0b10, 0b10, 0b10]))
-    return kernels, device.index, specs, room, (*places, s0, s53, s77,), (s0, s53, s77, convolution_backward_w_sum_splits)
+    room, places = _laid_out(0b11, [(kernels.contract_3_bytes(convolution_sum_box, s0, s53, s77), 0b1)], zip(specs, [0b11, 0b10, 0b10, 0b10]))
+    return kernels, device.index, specs, room, (*places, convolution_sum_box, s0, s53, s77,), (s0, s53, s77, convolution_sum_box, convolution_backward_x_sum_box, convolution_backward_w_sum_splits)
 
 
 def _evaluation_forward(tensors):
@@ -11912,16 +12451,16 @@ def _evaluation_forward(tensors):
 
 
 def _evaluation_backward_plan(needs, sizes, d_output):
-    s0, s53, s77, convolution_backward_w_sum_splits = sizes
+    s0, s53, s77, convolution_sum_box, convolution_backward_x_sum_box, convolution_backward_w_sum_splits = sizes
     dtype, device = d_output.dtype, d_output.device
-    kernels = _kernels("backward", dtype, device, max(s0 * s53 * s77 * 64, (s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128, s0 * s53 * s77 * 128 + s0 * s77 * 256 + s53 * s77 * 256 + s77 * 512, convolution_backward_w_sum_splits * 204800, s77 * 8, 204800))
+    kernels = _kernels("backward", dtype, device, max(s0 * s53 * s77 * 64, (s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128, s0 * s53 * s77 * 128 + s0 * s77 * 256 + s53 * s77 * 256 + s77 * 512, convolution_backward_w_sum_splits * 204800, s77 * 8, 204800), convolution_backward_x_sum_box)
     accum = _accumulated(dtype)
     splits_rows_3 = _splits(128, (s0 // 2) * (s53 // 2) * s77 + (s0 // 2) * s77 + (s53 // 2) * s77 + s77, 256)
     splits_rows_6 = _splits(128, s0 * s53 + s0 * 2 + s53 * 2 + 4, 256)
     stages = (0b1101 if needs[0] or needs[1] or needs[2] or needs[3] or needs[9] else 0) | (0b10 if needs[4] or needs[5] else 0) | (0b10000 if needs[1] or needs[2] or needs[3] else 0) | (0b100000 if needs[9] else 0) | (0b11000000 if needs[0] else 0)
     specs = [_spec((128,), dtype) if stages & 0b10 else None, _spec((128,), dtype) if stages & 0b10 else None, _spec((128,), dtype) if stages & 0b10000 else None, _spec((128,), dtype) if stages & 0b10000 else None, _spec((128,), dtype) if stages & 0b10000 else None, _spec((s77, 64, s53, s0), dtype) if stages & 0b100000 else None, _spec((64, 128, 5, 5), dtype) if stages & 0b10000000 else None]
     room, places = _laid_out(stages, [(((s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128) * 8, 0b11001), ((128) * 64 * splits_rows_3, 0b10), (((s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128) * dtype.itemsize, 0b11100), ((s0 * s53 * s77 * 128 + s0 * s77 * 256 + s53 * s77 * 256 + s77 * 512) * dtype.itemsize, 0b1111000), ((128) * 96 * splits_rows_6, 0b10000), (1639680, 0b100000), (convolution_backward_w_sum_splits * 204800 * accum.itemsize, 0b11000000)], zip(specs, [0b10, 0b10, 0b10000, 0b10000, 0b10000, 0b100000, 0b10000000]))
-    return kernels, device.index, stages, specs, room, (*places, convolution_backward_w_sum_splits, s0, s53, s77, splits_rows_3, splits_rows_6,)
+    return kernels, device.index, stages, specs, room, (*places, convolution_backward_w_sum_splits, convolution_backward_x_sum_box, s0, s53, s77, splits_rows_3, splits_rows_6,)
 
 
 def _evaluation_backward(needs, sizes, saved, d_output):
@@ -11969,10 +12508,11 @@ def _evaluation_inference_plan(conv_transpose_weight, conv_transpose_bias, batch
         raise _shape_error('batch_norm_running_var', batch_norm_running_var, '(128,)')
     if x.shape != (s77, 64, s53, s0):
         raise _shape_error('x', x, '(s77, 64, s53, s0)')
-    kernels = _kernels("forward", dtype, device, max(s0 * s53 * s77 * 64, (s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128, 204800))
+    convolution_sum_box = _box(dtype, device, 66, (26381, ((s0 + 35) // 34) * ((s53 + 13) // 12) * s77), (22314, ((s0 + 19) // 18) * ((s53 + 19) // 18) * s77), (23717, ((s0 + 11) // 10) * ((s53 + 11) // 10) * ((s77 + 2) // 3)))
+    kernels = _kernels("forward", dtype, device, max(s0 * s53 * s77 * 64, (s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128, 204800), convolution_sum_box)
     specs = [_spec((s77, 128, (s53 // 2) + 1, (s0 // 2) + 1), dtype)]
-    room, places = _laid_out(0b11, [(((s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128) * dtype.itemsize, 0b11), (kernels.contract_4_bytes(s0, s53, s77), 0b1)], zip(specs, [0b10]))
-    return kernels, device.index, specs, room, (*places, s0, s53, s77,)
+    room, places = _laid_out(0b11, [(((s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128) * dtype.itemsize, 0b11), (kernels.contract_4_bytes(convolution_sum_box, s0, s53, s77), 0b1)], zip(specs, [0b10]))
+    return kernels, device.index, specs, room, (*places, convolution_sum_box, s0, s53, s77,)
 
 
 def _evaluation_inference(tensors):

@@ -2890,6 +2890,8 @@ cudaError_t pack_rows(const P& p, void* workspace, int* processors, cudaStream_t
 // flag, and the second launch, in kind Tf32, which otherwise returns at once, does everything again.
 // Memory: 1.1 to 1.5 times the input from L2, the output once, for each 64 output channels.
 
+#include <type_traits>
+
 #if CRUCIBLE_HOPPER
 namespace crucible {
 
@@ -3608,6 +3610,30 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
 #endif
 }
 
+// The same pixels in other boxes than the functor's own, which W takes: narrower ones, where extents are small. What does not
+// depend on boxes is launched as if for those, so that it is compiled once.
+template <class P, class Box_, class W>
+struct Boxed : P {
+  using Box = Box_;
+  using Own = P;
+  using First = W;
+};
+template <class Box, class W, class P>
+Boxed<P, Box, W> in_boxes(const P& p) { return {p}; }
+
+template <class W, class P, class = void>
+struct FirstBoxes {
+  using Functor = P;
+  using Again = P;  // of the launch that does something again: statistics are kept by boxes, all else is not
+  using Tile = W;
+};
+template <class W, class P>
+struct FirstBoxes<W, P, typename Named<typename P::Own>::type> {
+  using Functor = typename P::Own;
+  using Again = std::conditional_t<P::statistics, P, Functor>;
+  using Tile = typename P::First;
+};
+
 #ifndef __CUDACC_RTC__
 template <class W, bool FLAGGED, class P>
 cudaError_t launch_pairs(const P& p, void* workspace, int processors, cudaStream_t stream) {
@@ -3625,10 +3651,11 @@ template <class W, class Again, class P>
 cudaError_t launch_warpgroups(const P& p, void* workspace, cudaStream_t stream) {
   if (p.batches() == 0 || p.rows() == 0 || box_count(p) == 0) return cudaSuccess;
   int processors = 0;
-  cudaError_t refused = pack_rows<W>(p, workspace, &processors, stream);
+  using First = FirstBoxes<W, P>;
+  cudaError_t refused = pack_rows<typename First::Tile, typename First::Functor>(p, workspace, &processors, stream);
   if (refused == cudaSuccess) refused = launch_pairs<W, false>(p, workspace, processors, stream);
   if constexpr (W::kind == Operands::Half) {
-    if (refused == cudaSuccess) refused = launch_pairs<Again, true>(p, workspace, processors, stream);
+    if (refused == cudaSuccess) refused = launch_pairs<Again, true, typename First::Again>(p, workspace, processors, stream);
   }
   return refused;
 }
@@ -8266,6 +8293,8 @@ cudaError_t pack_rows(const P& p, void* workspace, int* processors, cudaStream_t
 // flag, and the second launch, in kind Tf32, which otherwise returns at once, does everything again.
 // Memory: 1.1 to 1.5 times the input from L2, the output once, for each 64 output channels.
 
+#include <type_traits>
+
 #if CRUCIBLE_HOPPER
 namespace crucible {
 
@@ -8984,6 +9013,30 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
 #endif
 }
 
+// The same pixels in other boxes than the functor's own, which W takes: narrower ones, where extents are small. What does not
+// depend on boxes is launched as if for those, so that it is compiled once.
+template <class P, class Box_, class W>
+struct Boxed : P {
+  using Box = Box_;
+  using Own = P;
+  using First = W;
+};
+template <class Box, class W, class P>
+Boxed<P, Box, W> in_boxes(const P& p) { return {p}; }
+
+template <class W, class P, class = void>
+struct FirstBoxes {
+  using Functor = P;
+  using Again = P;  // of the launch that does something again: statistics are kept by boxes, all else is not
+  using Tile = W;
+};
+template <class W, class P>
+struct FirstBoxes<W, P, typename Named<typename P::Own>::type> {
+  using Functor = typename P::Own;
+  using Again = std::conditional_t<P::statistics, P, Functor>;
+  using Tile = typename P::First;
+};
+
 #ifndef __CUDACC_RTC__
 template <class W, bool FLAGGED, class P>
 cudaError_t launch_pairs(const P& p, void* workspace, int processors, cudaStream_t stream) {
@@ -9001,10 +9054,11 @@ template <class W, class Again, class P>
 cudaError_t launch_warpgroups(const P& p, void* workspace, cudaStream_t stream) {
   if (p.batches() == 0 || p.rows() == 0 || box_count(p) == 0) return cudaSuccess;
   int processors = 0;
-  cudaError_t refused = pack_rows<W>(p, workspace, &processors, stream);
+  using First = FirstBoxes<W, P>;
+  cudaError_t refused = pack_rows<typename First::Tile, typename First::Functor>(p, workspace, &processors, stream);
   if (refused == cudaSuccess) refused = launch_pairs<W, false>(p, workspace, processors, stream);
   if constexpr (W::kind == Operands::Half) {
-    if (refused == cudaSuccess) refused = launch_pairs<Again, true>(p, workspace, processors, stream);
+    if (refused == cudaSuccess) refused = launch_pairs<Again, true, typename First::Again>(p, workspace, processors, stream);
   }
   return refused;
 }
@@ -10597,29 +10651,43 @@ def _boxes(dtype, device, precise, hopper, others):
     return precise if _grade(dtype, device, torch.backends.cudnn.allow_tf32) == 2 else hopper
 
 
-def _kernels(part, dtype, device, elements):
-    """The compiled kernels for an element type, an index width and the precision that torch's switches allow."""
+def _box(dtype, device, blocks, *ways):
+    """Which boxes Hopper's own instructions take, by cycles of a tile and tiles; other engines have but the first."""
+    if not _hopper(device) or _grade(dtype, device, torch.backends.cudnn.allow_tf32) not in (1, 3):
+        return 0
+    if _SIMULATED:  # sizes are small there, and each of a few calls is to meet other boxes
+        return hash((len(_PLANS), *ways)) % len(ways)
+    cycles = [each * -(-tiles // blocks) for each, tiles in ways]
+    best = min(cycles)
+    return 0 if cycles[0] < 1.05 * best else cycles.index(best)  # what is hardly faster is not compiled
+
+
+def _kernels(part, dtype, device, elements, *boxes):
+    """The compiled kernels for an element type, an index width and the precision that torch's switches allow.
+
+    Boxes: which each convolution takes that has several. Without need none but the first are compiled.
+    """
     conv, matmul = torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision() != "highest"
-    return _chosen(part, dtype, device, elements > 2**31 - 1, conv, matmul)
+    return _chosen(part, dtype, device, elements > 2**31 - 1, conv, matmul, bool(boxes and (any(boxes) or _SIMULATED)))
 
 
 @_kept
-def _chosen(part, dtype, device, wide, conv, matmul):
+def _chosen(part, dtype, device, wide, conv, matmul, narrower):
     grades = _grade(dtype, device, conv), _grade(dtype, device, matmul)
-    return _compiled(part, dtype, int(wide), *grades, _hopper(device))
+    return _compiled(part, dtype, int(wide), *grades, _hopper(device), int(narrower))
 
 
 @_kept
-def _compiled(part, dtype, wide, conv, matmul, hopper):
+def _compiled(part, dtype, wide, conv, matmul, hopper, narrower):
     flags = [f"-DCRUCIBLE_SCALAR={_SCALARS[dtype]}", f"-DCRUCIBLE_WIDE={wide}", f"-DCRUCIBLE_CONV={conv}",
-             f"-DCRUCIBLE_MATMUL={matmul}", f"-DCRUCIBLE_HOPPER={hopper}"]
+             f"-DCRUCIBLE_MATMUL={matmul}", f"-DCRUCIBLE_HOPPER={hopper}", f"-DCRUCIBLE_NARROWER={narrower}"]
     if hopper:
         flags.append("-gencode=arch=compute_90a,code=sm_90a")
     binding, source = _SOURCES[part]
     bare = "no_implicit_headers" in inspect.signature(load_inline).parameters  # torch's headers cost half a minute
     options = {"no_implicit_headers": True} if bare else {}
     return load_inline(
-        name=f"crucible_4775b4fe5f8b_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}",
+        name=f"crucible_4775b4fe5f8b_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}{narrower}",
         cpp_sources=binding, cuda_sources=source,
         extra_cflags=["-O1"], extra_cuda_cflags=["-O3", "-std=c++17", *flags], **options,
     )

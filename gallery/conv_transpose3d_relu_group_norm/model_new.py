@@ -2870,6 +2870,8 @@ cudaError_t pack_rows(const P& p, void* workspace, int* processors, cudaStream_t
 // flag, and the second launch, in kind Tf32, which otherwise returns at once, does everything again.
 // Memory: 1.1 to 1.5 times the input from L2, the output once, for each 64 output channels.
 
+#include <type_traits>
+
 #if CRUCIBLE_HOPPER
 namespace crucible {
 
@@ -3588,6 +3590,30 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
 #endif
 }
 
+// The same pixels in other boxes than the functor's own, which W takes: narrower ones, where extents are small. What does not
+// depend on boxes is launched as if for those, so that it is compiled once.
+template <class P, class Box_, class W>
+struct Boxed : P {
+  using Box = Box_;
+  using Own = P;
+  using First = W;
+};
+template <class Box, class W, class P>
+Boxed<P, Box, W> in_boxes(const P& p) { return {p}; }
+
+template <class W, class P, class = void>
+struct FirstBoxes {
+  using Functor = P;
+  using Again = P;  // of the launch that does something again: statistics are kept by boxes, all else is not
+  using Tile = W;
+};
+template <class W, class P>
+struct FirstBoxes<W, P, typename Named<typename P::Own>::type> {
+  using Functor = typename P::Own;
+  using Again = std::conditional_t<P::statistics, P, Functor>;
+  using Tile = typename P::First;
+};
+
 #ifndef __CUDACC_RTC__
 template <class W, bool FLAGGED, class P>
 cudaError_t launch_pairs(const P& p, void* workspace, int processors, cudaStream_t stream) {
@@ -3605,10 +3631,11 @@ template <class W, class Again, class P>
 cudaError_t launch_warpgroups(const P& p, void* workspace, cudaStream_t stream) {
   if (p.batches() == 0 || p.rows() == 0 || box_count(p) == 0) return cudaSuccess;
   int processors = 0;
-  cudaError_t refused = pack_rows<W>(p, workspace, &processors, stream);
+  using First = FirstBoxes<W, P>;
+  cudaError_t refused = pack_rows<typename First::Tile, typename First::Functor>(p, workspace, &processors, stream);
   if (refused == cudaSuccess) refused = launch_pairs<W, false>(p, workspace, processors, stream);
   if constexpr (W::kind == Operands::Half) {
-    if (refused == cudaSuccess) refused = launch_pairs<Again, true>(p, workspace, processors, stream);
+    if (refused == cudaSuccess) refused = launch_pairs<Again, true, typename First::Again>(p, workspace, processors, stream);
   }
   return refused;
 }
@@ -3804,19 +3831,21 @@ cudaError_t launch_ready(const P& p, void* workspace, cudaStream_t stream) {
   using H = Pair<W, P>;
   if (p.batches() == 0 || p.rows() == 0 || box_count(p) == 0) return cudaSuccess;
   int processors = 0;
-  cudaError_t refused = pack_rows<W>(p, workspace, &processors, stream);
+  using First = FirstBoxes<W, P>;
+  static_assert(H::Halo::at(3) <= Pair<typename First::Tile, typename First::Functor>::Halo::at(3), "as much is read behind the last pixel");
+  cudaError_t refused = pack_rows<typename First::Tile, typename First::Functor>(p, workspace, &processors, stream);
   if (refused == cudaSuccess) refused = allow_shared(ready_kernel<W, P>, H::shared_bytes);
   if (refused != cudaSuccess) return refused;
   const int64_t parts = (ReadyInput<P>(p, nullptr).pixels + READY_THREADS - 1) / READY_THREADS, batches = p.batches() / ReadyInput<P>::PHASES;
   if (parts > 0x7fffffff / batches) return cudaErrorInvalidValue;
   refused = cudaLaunchKernelEx(After(static_cast<unsigned>(parts * batches), READY_THREADS, 0, stream),
-                               ready_input_kernel<W, P>, p, workspace, static_cast<unsigned>(parts));
+                               ready_input_kernel<typename First::Tile, typename First::Functor>, p, workspace, static_cast<unsigned>(parts));
   if (refused != cudaSuccess) return refused;
   const int64_t kinds = p.groups() / H::BESIDE * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS);
   const int64_t blocks = processors >= kinds ? processors / kinds * kinds : kinds;
   refused = cudaLaunchKernelEx(After(static_cast<unsigned>(blocks), W::threads, H::shared_bytes, stream), ready_kernel<W, P>, p, workspace);
   if constexpr (W::kind == Operands::Half) {
-    if (refused == cudaSuccess) refused = launch_pairs<Again, true>(p, workspace, processors, stream);
+    if (refused == cudaSuccess) refused = launch_pairs<Again, true, typename First::Again>(p, workspace, processors, stream);
   }
   return refused;
 }
@@ -4163,6 +4192,106 @@ struct Wgmma<72, Operands::Tf32> {
 #endif
 #if CRUCIBLE_SCALAR == 0
 template <>
+struct Wgmma<120, Operands::Half> {
+  static __device__ __forceinline__ void multiply(float (&d)[60], uint64_t a, uint64_t b, int more) {
+#if CRUCIBLE_HAS_WGMMA
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %62, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n120k16.f32.f16.f16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
+        "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
+        "%40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59"
+        "}, %60, %61, p, 1, 1, 0, 0;\n}\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+          "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
+          "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
+          "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
+          "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
+          "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59])
+        : "l"(a), "l"(b), "r"(more));
+#endif
+  }
+};
+#endif
+#if CRUCIBLE_SCALAR == 0
+template <>
+struct Wgmma<120, Operands::Tf32> {
+  static __device__ __forceinline__ void multiply(float (&d)[60], uint64_t a, uint64_t b, int more) {
+#if CRUCIBLE_HAS_WGMMA
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %62, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n120k8.f32.tf32.tf32 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
+        "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
+        "%40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59"
+        "}, %60, %61, p, 1, 1;\n}\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+          "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
+          "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
+          "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
+          "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
+          "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59])
+        : "l"(a), "l"(b), "r"(more));
+#endif
+  }
+};
+#endif
+#if CRUCIBLE_SCALAR == 2
+template <>
+struct Wgmma<120, Operands::Native> {
+  static __device__ __forceinline__ void multiply(float (&d)[60], uint64_t a, uint64_t b, int more) {
+#if CRUCIBLE_HAS_WGMMA
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %62, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n120k16.f32.f16.f16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
+        "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
+        "%40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59"
+        "}, %60, %61, p, 1, 1, 0, 0;\n}\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+          "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
+          "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
+          "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
+          "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
+          "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59])
+        : "l"(a), "l"(b), "r"(more));
+#endif
+  }
+};
+#endif
+#if CRUCIBLE_SCALAR == 3
+template <>
+struct Wgmma<120, Operands::Native> {
+  static __device__ __forceinline__ void multiply(float (&d)[60], uint64_t a, uint64_t b, int more) {
+#if CRUCIBLE_HAS_WGMMA
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %62, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n120k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
+        "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
+        "%40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59"
+        "}, %60, %61, p, 1, 1, 0, 0;\n}\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+          "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
+          "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
+          "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
+          "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
+          "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59])
+        : "l"(a), "l"(b), "r"(more));
+#endif
+  }
+};
+#endif
+#if CRUCIBLE_SCALAR == 0
+template <>
 struct Wgmma<144, Operands::Half> {
   static __device__ __forceinline__ void multiply(float (&d)[72], uint64_t a, uint64_t b, int more) {
 #if CRUCIBLE_HAS_WGMMA
@@ -4288,7 +4417,7 @@ struct contract_1 {
   accum* __restrict__ p_var_mean_tile_count;
   accum* __restrict__ p_var_mean_tile_m2;
   accum* __restrict__ p_var_mean_tile_mean;
-  Index convolution_sum_boxes, s0, s53, s77, s92;
+  Index convolution_sum_box, convolution_sum_boxes, s0, s53, s77, s92;
 
   static constexpr bool a_along_k = true, b_along_k = false, statistics = true;
   static constexpr int group = 0;
@@ -4388,11 +4517,19 @@ struct contract_1 {
   }
 };
 
-void run_contract_1(uint64_t p_conv_transpose_weight, uint64_t p_x, uint64_t p_convolution_sum_0_kept, uint64_t p_var_mean_tile_count, uint64_t p_var_mean_tile_m2, uint64_t p_var_mean_tile_mean, int64_t convolution_sum_boxes, int64_t s0, int64_t s53, int64_t s77, int64_t s92, uint64_t packed, uint64_t stream) {
-  const contract_1 stage{reinterpret_cast<const scalar*>(p_conv_transpose_weight), reinterpret_cast<const scalar*>(p_x), reinterpret_cast<scalar*>(p_convolution_sum_0_kept), reinterpret_cast<accum*>(p_var_mean_tile_count), reinterpret_cast<accum*>(p_var_mean_tile_m2), reinterpret_cast<accum*>(p_var_mean_tile_mean), static_cast<Index>(convolution_sum_boxes), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77), static_cast<Index>(s92)};
+void run_contract_1(uint64_t p_conv_transpose_weight, uint64_t p_x, uint64_t p_convolution_sum_0_kept, uint64_t p_var_mean_tile_count, uint64_t p_var_mean_tile_m2, uint64_t p_var_mean_tile_mean, int64_t convolution_sum_box, int64_t convolution_sum_boxes, int64_t s0, int64_t s53, int64_t s77, int64_t s92, uint64_t packed, uint64_t stream) {
+  const contract_1 stage{reinterpret_cast<const scalar*>(p_conv_transpose_weight), reinterpret_cast<const scalar*>(p_x), reinterpret_cast<scalar*>(p_convolution_sum_0_kept), reinterpret_cast<accum*>(p_var_mean_tile_count), reinterpret_cast<accum*>(p_var_mean_tile_m2), reinterpret_cast<accum*>(p_var_mean_tile_mean), static_cast<Index>(convolution_sum_box), static_cast<Index>(convolution_sum_boxes), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77), static_cast<Index>(s92)};
   #if CRUCIBLE_HOPPER && CRUCIBLE_CONV == 1
+  #if CRUCIBLE_NARROWER
+  if (convolution_sum_box == 1) return check(launch_ready<Ready<3, 1, 2, 1, Operands::Half>, Warpgroups<1, 2, 0, 1, 64, Operands::Tf32>>(in_boxes<Dims<1, 1, 6, 18>, Ready<3, 2, 2, 1, Operands::Half>>(stage), reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
+  if (convolution_sum_box == 2) return check(launch_ready<Ready<3, 4, 2, 1, Operands::Half>, Warpgroups<4, 2, 0, 1, 64, Operands::Tf32>>(in_boxes<Dims<1, 1, 10, 10>, Ready<3, 2, 2, 1, Operands::Half>>(stage), reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
+  #endif
   check(launch_ready<Ready<3, 2, 2, 1, Operands::Half>, Warpgroups<2, 2, 0, 1, 48, Operands::Tf32>>(stage, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
   #elif CRUCIBLE_HOPPER && CRUCIBLE_CONV == 3
+  #if CRUCIBLE_NARROWER
+  if (convolution_sum_box == 1) return check(launch_ready<Ready<3, 1, 2, 1, Operands::Native>, void>(in_boxes<Dims<1, 1, 6, 18>, Ready<3, 2, 2, 1, Operands::Native>>(stage), reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
+  if (convolution_sum_box == 2) return check(launch_ready<Ready<3, 4, 2, 1, Operands::Native>, void>(in_boxes<Dims<1, 1, 10, 10>, Ready<3, 2, 2, 1, Operands::Native>>(stage), reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
+  #endif
   check(launch_ready<Ready<3, 2, 2, 1, Operands::Native>, void>(stage, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
   #elif CRUCIBLE_HOPPER && CRUCIBLE_CONV == 2
   check(launch_split<Split<1, 3, 9, 2, 16>, Mma<64, 128, 16, 32, 32, Grade::Fp32>>(stage, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
@@ -4407,8 +4544,8 @@ void run_contract_1(uint64_t p_conv_transpose_weight, uint64_t p_x, uint64_t p_c
   #endif
 }
 
-int64_t bytes_contract_1(int64_t convolution_sum_boxes, int64_t s0, int64_t s53, int64_t s77, int64_t s92) {
-  const contract_1 stage{nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, static_cast<Index>(convolution_sum_boxes), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77), static_cast<Index>(s92)};
+int64_t bytes_contract_1(int64_t convolution_sum_box, int64_t convolution_sum_boxes, int64_t s0, int64_t s53, int64_t s77, int64_t s92) {
+  const contract_1 stage{nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, static_cast<Index>(convolution_sum_box), static_cast<Index>(convolution_sum_boxes), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77), static_cast<Index>(s92)};
   #if CRUCIBLE_HOPPER && CRUCIBLE_CONV == 1
   return ready_bytes<Ready<3, 2, 2, 1, Operands::Half>>(stage);
   #elif CRUCIBLE_HOPPER && CRUCIBLE_CONV == 3
@@ -4652,19 +4789,19 @@ void run_rows_2(uint64_t p_convolution_sum_0_kept, uint64_t p_group_norm_bias, u
 }
 
 // One after another, those that are asked for.
-void run_model_forward(uint64_t stages, uint64_t p_conv_transpose_weight, uint64_t p_group_norm_weight, uint64_t p_group_norm_bias, uint64_t p_x, uint64_t p_convolution_sum_0_kept, uint64_t p_add_1, uint64_t p_var_mean_0_kept, uint64_t p_var_mean_1_kept, uint64_t memory, int64_t in_var_mean_tile_count, int64_t at_var_mean_tile_count, int64_t in_var_mean_tile_mean, int64_t at_var_mean_tile_mean, int64_t in_var_mean_tile_m2, int64_t at_var_mean_tile_m2, int64_t in_packed_contract_0, int64_t at_packed_contract_0, int64_t in_parts_rows_1, int64_t at_parts_rows_1, int64_t convolution_sum_boxes, int64_t s0, int64_t s53, int64_t s77, int64_t s92, uint64_t stream) {
+void run_model_forward(uint64_t stages, uint64_t p_conv_transpose_weight, uint64_t p_group_norm_weight, uint64_t p_group_norm_bias, uint64_t p_x, uint64_t p_convolution_sum_0_kept, uint64_t p_add_1, uint64_t p_var_mean_0_kept, uint64_t p_var_mean_1_kept, uint64_t memory, int64_t in_var_mean_tile_count, int64_t at_var_mean_tile_count, int64_t in_var_mean_tile_mean, int64_t at_var_mean_tile_mean, int64_t in_var_mean_tile_m2, int64_t at_var_mean_tile_m2, int64_t in_packed_contract_0, int64_t at_packed_contract_0, int64_t in_parts_rows_1, int64_t at_parts_rows_1, int64_t convolution_sum_box, int64_t convolution_sum_boxes, int64_t s0, int64_t s53, int64_t s77, int64_t s92, uint64_t stream) {
   const uint64_t holders[] = {memory, p_convolution_sum_0_kept, p_add_1, p_var_mean_0_kept, p_var_mean_1_kept};
   const uint64_t p_var_mean_tile_count = holders[in_var_mean_tile_count] + at_var_mean_tile_count;
   const uint64_t p_var_mean_tile_mean = holders[in_var_mean_tile_mean] + at_var_mean_tile_mean;
   const uint64_t p_var_mean_tile_m2 = holders[in_var_mean_tile_m2] + at_var_mean_tile_m2;
   const uint64_t packed_contract_0 = holders[in_packed_contract_0] + at_packed_contract_0;
   const uint64_t parts_rows_1 = holders[in_parts_rows_1] + at_parts_rows_1;
-  if (stages & 1) run_contract_1(p_conv_transpose_weight, p_x, p_convolution_sum_0_kept, p_var_mean_tile_count, p_var_mean_tile_m2, p_var_mean_tile_mean, convolution_sum_boxes, s0, s53, s77, s92, packed_contract_0, stream);
+  if (stages & 1) run_contract_1(p_conv_transpose_weight, p_x, p_convolution_sum_0_kept, p_var_mean_tile_count, p_var_mean_tile_m2, p_var_mean_tile_mean, convolution_sum_box, convolution_sum_boxes, s0, s53, s77, s92, packed_contract_0, stream);
   if (stages & 2) run_rows_1(p_convolution_sum_0_kept, p_group_norm_bias, p_group_norm_weight, p_var_mean_tile_count, p_var_mean_tile_m2, p_var_mean_tile_mean, p_add_1, p_var_mean_0_kept, p_var_mean_1_kept, convolution_sum_boxes, s0, s53, s77, s92, parts_rows_1, stream);
 }
 
 // One after another, those that are asked for.
-void run_model_inference(uint64_t stages, uint64_t p_conv_transpose_weight, uint64_t p_group_norm_weight, uint64_t p_group_norm_bias, uint64_t p_x, uint64_t p_add_1, uint64_t memory, int64_t in_convolution_sum_0_kept, int64_t at_convolution_sum_0_kept, int64_t in_var_mean_tile_count, int64_t at_var_mean_tile_count, int64_t in_var_mean_tile_mean, int64_t at_var_mean_tile_mean, int64_t in_var_mean_tile_m2, int64_t at_var_mean_tile_m2, int64_t in_packed_contract_0, int64_t at_packed_contract_0, int64_t in_parts_rows_1, int64_t at_parts_rows_1, int64_t convolution_sum_boxes, int64_t s0, int64_t s53, int64_t s77, int64_t s92, uint64_t stream) {
+void run_model_inference(uint64_t stages, uint64_t p_conv_transpose_weight, uint64_t p_group_norm_weight, uint64_t p_group_norm_bias, uint64_t p_x, uint64_t p_add_1, uint64_t memory, int64_t in_convolution_sum_0_kept, int64_t at_convolution_sum_0_kept, int64_t in_var_mean_tile_count, int64_t at_var_mean_tile_count, int64_t in_var_mean_tile_mean, int64_t at_var_mean_tile_mean, int64_t in_var_mean_tile_m2, int64_t at_var_mean_tile_m2, int64_t in_packed_contract_0, int64_t at_packed_contract_0, int64_t in_parts_rows_1, int64_t at_parts_rows_1, int64_t convolution_sum_box, int64_t convolution_sum_boxes, int64_t s0, int64_t s53, int64_t s77, int64_t s92, uint64_t stream) {
   const uint64_t holders[] = {memory, p_add_1};
   const uint64_t p_convolution_sum_0_kept = holders[in_convolution_sum_0_kept] + at_convolution_sum_0_kept;
   const uint64_t p_var_mean_tile_count = holders[in_var_mean_tile_count] + at_var_mean_tile_count;
@@ -4672,7 +4809,7 @@ void run_model_inference(uint64_t stages, uint64_t p_conv_transpose_weight, uint
   const uint64_t p_var_mean_tile_m2 = holders[in_var_mean_tile_m2] + at_var_mean_tile_m2;
   const uint64_t packed_contract_0 = holders[in_packed_contract_0] + at_packed_contract_0;
   const uint64_t parts_rows_1 = holders[in_parts_rows_1] + at_parts_rows_1;
-  if (stages & 1) run_contract_1(p_conv_transpose_weight, p_x, p_convolution_sum_0_kept, p_var_mean_tile_count, p_var_mean_tile_m2, p_var_mean_tile_mean, convolution_sum_boxes, s0, s53, s77, s92, packed_contract_0, stream);
+  if (stages & 1) run_contract_1(p_conv_transpose_weight, p_x, p_convolution_sum_0_kept, p_var_mean_tile_count, p_var_mean_tile_m2, p_var_mean_tile_mean, convolution_sum_box, convolution_sum_boxes, s0, s53, s77, s92, packed_contract_0, stream);
   if (stages & 2) run_rows_2(p_convolution_sum_0_kept, p_group_norm_bias, p_group_norm_weight, p_var_mean_tile_count, p_var_mean_tile_m2, p_var_mean_tile_mean, p_add_1, convolution_sum_boxes, s0, s53, s77, s92, parts_rows_1, stream);
 }
 """
@@ -7857,6 +7994,8 @@ cudaError_t pack_rows(const P& p, void* workspace, int* processors, cudaStream_t
 // flag, and the second launch, in kind Tf32, which otherwise returns at once, does everything again.
 // Memory: 1.1 to 1.5 times the input from L2, the output once, for each 64 output channels.
 
+#include <type_traits>
+
 #if CRUCIBLE_HOPPER
 namespace crucible {
 
@@ -8575,6 +8714,30 @@ __global__ void __launch_bounds__(W::threads, 1) pair_kernel(const __grid_consta
 #endif
 }
 
+// The same pixels in other boxes than the functor's own, which W takes: narrower ones, where extents are small. What does not
+// depend on boxes is launched as if for those, so that it is compiled once.
+template <class P, class Box_, class W>
+struct Boxed : P {
+  using Box = Box_;
+  using Own = P;
+  using First = W;
+};
+template <class Box, class W, class P>
+Boxed<P, Box, W> in_boxes(const P& p) { return {p}; }
+
+template <class W, class P, class = void>
+struct FirstBoxes {
+  using Functor = P;
+  using Again = P;  // of the launch that does something again: statistics are kept by boxes, all else is not
+  using Tile = W;
+};
+template <class W, class P>
+struct FirstBoxes<W, P, typename Named<typename P::Own>::type> {
+  using Functor = typename P::Own;
+  using Again = std::conditional_t<P::statistics, P, Functor>;
+  using Tile = typename P::First;
+};
+
 #ifndef __CUDACC_RTC__
 template <class W, bool FLAGGED, class P>
 cudaError_t launch_pairs(const P& p, void* workspace, int processors, cudaStream_t stream) {
@@ -8592,10 +8755,11 @@ template <class W, class Again, class P>
 cudaError_t launch_warpgroups(const P& p, void* workspace, cudaStream_t stream) {
   if (p.batches() == 0 || p.rows() == 0 || box_count(p) == 0) return cudaSuccess;
   int processors = 0;
-  cudaError_t refused = pack_rows<W>(p, workspace, &processors, stream);
+  using First = FirstBoxes<W, P>;
+  cudaError_t refused = pack_rows<typename First::Tile, typename First::Functor>(p, workspace, &processors, stream);
   if (refused == cudaSuccess) refused = launch_pairs<W, false>(p, workspace, processors, stream);
   if constexpr (W::kind == Operands::Half) {
-    if (refused == cudaSuccess) refused = launch_pairs<Again, true>(p, workspace, processors, stream);
+    if (refused == cudaSuccess) refused = launch_pairs<Again, true, typename First::Again>(p, workspace, processors, stream);
   }
   return refused;
 }
@@ -8791,19 +8955,21 @@ cudaError_t launch_ready(const P& p, void* workspace, cudaStream_t stream) {
   using H = Pair<W, P>;
   if (p.batches() == 0 || p.rows() == 0 || box_count(p) == 0) return cudaSuccess;
   int processors = 0;
-  cudaError_t refused = pack_rows<W>(p, workspace, &processors, stream);
+  using First = FirstBoxes<W, P>;
+  static_assert(H::Halo::at(3) <= Pair<typename First::Tile, typename First::Functor>::Halo::at(3), "as much is read behind the last pixel");
+  cudaError_t refused = pack_rows<typename First::Tile, typename First::Functor>(p, workspace, &processors, stream);
   if (refused == cudaSuccess) refused = allow_shared(ready_kernel<W, P>, H::shared_bytes);
   if (refused != cudaSuccess) return refused;
   const int64_t parts = (ReadyInput<P>(p, nullptr).pixels + READY_THREADS - 1) / READY_THREADS, batches = p.batches() / ReadyInput<P>::PHASES;
   if (parts > 0x7fffffff / batches) return cudaErrorInvalidValue;
   refused = cudaLaunchKernelEx(After(static_cast<unsigned>(parts * batches), READY_THREADS, 0, stream),
-                               ready_input_kernel<W, P>, p, workspace, static_cast<unsigned>(parts));
+                               ready_input_kernel<typename First::Tile, typename First::Functor>, p, workspace, static_cast<unsigned>(parts));
   if (refused != cudaSuccess) return refused;
   const int64_t kinds = p.groups() / H::BESIDE * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS);
   const int64_t blocks = processors >= kinds ? processors / kinds * kinds : kinds;
   refused = cudaLaunchKernelEx(After(static_cast<unsigned>(blocks), W::threads, H::shared_bytes, stream), ready_kernel<W, P>, p, workspace);
   if constexpr (W::kind == Operands::Half) {
-    if (refused == cudaSuccess) refused = launch_pairs<Again, true>(p, workspace, processors, stream);
+    if (refused == cudaSuccess) refused = launch_pairs<Again, true, typename First::Again>(p, workspace, processors, stream);
   }
   return refused;
 }
@@ -9259,6 +9425,114 @@ struct Wgmma<136, Operands::Native> {
   }
 };
 #endif
+#if CRUCIBLE_SCALAR == 0
+template <>
+struct Wgmma<144, Operands::Half> {
+  static __device__ __forceinline__ void multiply(float (&d)[72], uint64_t a, uint64_t b, int more) {
+#if CRUCIBLE_HAS_WGMMA
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %74, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n144k16.f32.f16.f16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
+        "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
+        "%40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, "
+        "%60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71"
+        "}, %72, %73, p, 1, 1, 0, 0;\n}\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+          "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
+          "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
+          "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
+          "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
+          "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]),
+          "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71])
+        : "l"(a), "l"(b), "r"(more));
+#endif
+  }
+};
+#endif
+#if CRUCIBLE_SCALAR == 0
+template <>
+struct Wgmma<144, Operands::Tf32> {
+  static __device__ __forceinline__ void multiply(float (&d)[72], uint64_t a, uint64_t b, int more) {
+#if CRUCIBLE_HAS_WGMMA
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %74, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n144k8.f32.tf32.tf32 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
+        "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
+        "%40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, "
+        "%60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71"
+        "}, %72, %73, p, 1, 1;\n}\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+          "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
+          "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
+          "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
+          "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
+          "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]),
+          "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71])
+        : "l"(a), "l"(b), "r"(more));
+#endif
+  }
+};
+#endif
+#if CRUCIBLE_SCALAR == 2
+template <>
+struct Wgmma<144, Operands::Native> {
+  static __device__ __forceinline__ void multiply(float (&d)[72], uint64_t a, uint64_t b, int more) {
+#if CRUCIBLE_HAS_WGMMA
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %74, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n144k16.f32.f16.f16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
+        "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
+        "%40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, "
+        "%60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71"
+        "}, %72, %73, p, 1, 1, 0, 0;\n}\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+          "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
+          "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
+          "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
+          "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
+          "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]),
+          "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71])
+        : "l"(a), "l"(b), "r"(more));
+#endif
+  }
+};
+#endif
+#if CRUCIBLE_SCALAR == 3
+template <>
+struct Wgmma<144, Operands::Native> {
+  static __device__ __forceinline__ void multiply(float (&d)[72], uint64_t a, uint64_t b, int more) {
+#if CRUCIBLE_HAS_WGMMA
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %74, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n144k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
+        "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, "
+        "%40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, "
+        "%60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71"
+        "}, %72, %73, p, 1, 1, 0, 0;\n}\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+          "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
+          "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
+          "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
+          "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
+          "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]),
+          "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71])
+        : "l"(a), "l"(b), "r"(more));
+#endif
+  }
+};
+#endif
 }  // namespace crucible
 #endif  // CRUCIBLE_HOPPER
 
@@ -9529,7 +9803,7 @@ struct contract_1 {
   const scalar* __restrict__ p_conv_transpose_weight;
   const scalar* __restrict__ p_where;
   scalar* __restrict__ p_convolution_backward_x_sum;
-  Index s0, s53, s77, s92;
+  Index convolution_backward_x_sum_box, s0, s53, s77, s92;
 
   static constexpr bool a_along_k = true, b_along_k = false, statistics = false;
   static constexpr int group = 0;
@@ -9611,11 +9885,17 @@ struct contract_1 {
   }
 };
 
-void run_contract_1(uint64_t p_conv_transpose_weight, uint64_t p_where, uint64_t p_convolution_backward_x_sum, int64_t s0, int64_t s53, int64_t s77, int64_t s92, uint64_t packed, uint64_t stream) {
-  const contract_1 stage{reinterpret_cast<const scalar*>(p_conv_transpose_weight), reinterpret_cast<const scalar*>(p_where), reinterpret_cast<scalar*>(p_convolution_backward_x_sum), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77), static_cast<Index>(s92)};
+void run_contract_1(uint64_t p_conv_transpose_weight, uint64_t p_where, uint64_t p_convolution_backward_x_sum, int64_t convolution_backward_x_sum_box, int64_t s0, int64_t s53, int64_t s77, int64_t s92, uint64_t packed, uint64_t stream) {
+  const contract_1 stage{reinterpret_cast<const scalar*>(p_conv_transpose_weight), reinterpret_cast<const scalar*>(p_where), reinterpret_cast<scalar*>(p_convolution_backward_x_sum), static_cast<Index>(convolution_backward_x_sum_box), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77), static_cast<Index>(s92)};
   #if CRUCIBLE_HOPPER && CRUCIBLE_CONV == 1
+  #if CRUCIBLE_NARROWER
+  if (convolution_backward_x_sum_box == 1) return check(launch_ready<Ready<2, 1, 2, 1, Operands::Half>, Warpgroups<1, 2, 0, 1, 64, Operands::Tf32>>(in_boxes<Dims<1, 1, 8, 16>, Ready<3, 1, 2, 1, Operands::Half>>(stage), reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
+  #endif
   check(launch_ready<Ready<3, 1, 2, 1, Operands::Half>, Warpgroups<1, 2, 0, 1, 64, Operands::Tf32>>(stage, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
   #elif CRUCIBLE_HOPPER && CRUCIBLE_CONV == 3
+  #if CRUCIBLE_NARROWER
+  if (convolution_backward_x_sum_box == 1) return check(launch_ready<Ready<2, 1, 2, 1, Operands::Native>, void>(in_boxes<Dims<1, 1, 8, 16>, Ready<3, 1, 2, 1, Operands::Native>>(stage), reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
+  #endif
   check(launch_ready<Ready<3, 1, 2, 1, Operands::Native>, void>(stage, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
   #elif CRUCIBLE_HOPPER && CRUCIBLE_CONV == 2
   check(launch_split<Split<1, 3, 9, 2, 16>, Mma<64, 128, 16, 32, 32, Grade::Fp32>>(stage, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
@@ -9630,8 +9910,8 @@ void run_contract_1(uint64_t p_conv_transpose_weight, uint64_t p_where, uint64_t
   #endif
 }
 
-int64_t bytes_contract_1(int64_t s0, int64_t s53, int64_t s77, int64_t s92) {
-  const contract_1 stage{nullptr, nullptr, nullptr, static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77), static_cast<Index>(s92)};
+int64_t bytes_contract_1(int64_t convolution_backward_x_sum_box, int64_t s0, int64_t s53, int64_t s77, int64_t s92) {
+  const contract_1 stage{nullptr, nullptr, nullptr, static_cast<Index>(convolution_backward_x_sum_box), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77), static_cast<Index>(s92)};
   #if CRUCIBLE_HOPPER && CRUCIBLE_CONV == 1
   return ready_bytes<Ready<3, 1, 2, 1, Operands::Half>>(stage);
   #elif CRUCIBLE_HOPPER && CRUCIBLE_CONV == 3
@@ -9782,7 +10062,7 @@ void run_rows_3(uint64_t p_convolution_backward_w_sum_parts, uint64_t p_convolut
 }
 
 // One after another, those that are asked for.
-void run_model_backward(uint64_t stages, uint64_t p_convolution_sum_0_kept, uint64_t p_d_output, uint64_t p_var_mean_0_kept, uint64_t p_var_mean_1_kept, uint64_t p_view_4, uint64_t p_view_5, uint64_t p_group_norm_weight, uint64_t p_conv_transpose_weight, uint64_t p_convolution_backward_x_sum, uint64_t p_x, uint64_t p_convolution_backward_w_sum, uint64_t memory, int64_t in_parts_rows_2, int64_t at_parts_rows_2, int64_t in_mean_0_kept, int64_t at_mean_0_kept, int64_t in_mean_1_0_kept, int64_t at_mean_1_0_kept, int64_t in_parts_rows_3, int64_t at_parts_rows_3, int64_t in_where, int64_t at_where, int64_t in_packed_contract_5, int64_t at_packed_contract_5, int64_t in_convolution_backward_w_sum_parts, int64_t at_convolution_backward_w_sum_parts, int64_t convolution_backward_w_sum_splits, int64_t s0, int64_t s53, int64_t s77, int64_t s92, int64_t splits_rows_2, int64_t splits_rows_3, uint64_t stream) {
+void run_model_backward(uint64_t stages, uint64_t p_convolution_sum_0_kept, uint64_t p_d_output, uint64_t p_var_mean_0_kept, uint64_t p_var_mean_1_kept, uint64_t p_view_4, uint64_t p_view_5, uint64_t p_group_norm_weight, uint64_t p_conv_transpose_weight, uint64_t p_convolution_backward_x_sum, uint64_t p_x, uint64_t p_convolution_backward_w_sum, uint64_t memory, int64_t in_parts_rows_2, int64_t at_parts_rows_2, int64_t in_mean_0_kept, int64_t at_mean_0_kept, int64_t in_mean_1_0_kept, int64_t at_mean_1_0_kept, int64_t in_parts_rows_3, int64_t at_parts_rows_3, int64_t in_where, int64_t at_where, int64_t in_packed_contract_5, int64_t at_packed_contract_5, int64_t in_convolution_backward_w_sum_parts, int64_t at_convolution_backward_w_sum_parts, int64_t convolution_backward_w_sum_splits, int64_t convolution_backward_x_sum_box, int64_t s0, int64_t s53, int64_t s77, int64_t s92, int64_t splits_rows_2, int64_t splits_rows_3, uint64_t stream) {
   const uint64_t holders[] = {memory, p_view_4, p_view_5, p_convolution_backward_x_sum, p_convolution_backward_w_sum};
   const uint64_t parts_rows_2 = holders[in_parts_rows_2] + at_parts_rows_2;
   const uint64_t p_mean_0_kept = holders[in_mean_0_kept] + at_mean_0_kept;
@@ -9794,7 +10074,7 @@ void run_model_backward(uint64_t stages, uint64_t p_convolution_sum_0_kept, uint
   if (stages & 1) run_rows_1(p_convolution_sum_0_kept, p_d_output, p_var_mean_0_kept, p_var_mean_1_kept, p_view_4, p_view_5, s0, s53, s77, s92, parts_rows_2, static_cast<int>(splits_rows_2), stream);
   if (stages & 2) run_rows_2(p_convolution_sum_0_kept, p_d_output, p_group_norm_weight, p_var_mean_0_kept, p_var_mean_1_kept, p_mean_0_kept, p_mean_1_0_kept, s0, s53, s77, s92, parts_rows_3, static_cast<int>(splits_rows_3), stream);
   if (stages & 4) run_map_1(p_convolution_sum_0_kept, p_d_output, p_group_norm_weight, p_mean_0_kept, p_mean_1_0_kept, p_var_mean_0_kept, p_var_mean_1_kept, p_where, s0, s53, s77, s92, stream);
-  if (stages & 8) run_contract_1(p_conv_transpose_weight, p_where, p_convolution_backward_x_sum, s0, s53, s77, s92, packed_contract_5, stream);
+  if (stages & 8) run_contract_1(p_conv_transpose_weight, p_where, p_convolution_backward_x_sum, convolution_backward_x_sum_box, s0, s53, s77, s92, packed_contract_5, stream);
   if (stages & 16) run_contract_2(p_where, p_x, p_convolution_backward_w_sum_parts, convolution_backward_w_sum_splits, s0, s53, s77, s92, stream);
   if (stages & 32) run_rows_3(p_convolution_backward_w_sum_parts, p_convolution_backward_w_sum, convolution_backward_w_sum_splits, stream);
 }
@@ -9805,9 +10085,9 @@ _FORWARD_BINDING = r"""
 #include <cstdint>
 #include <pybind11/pybind11.h>
 
-void run_model_forward(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, uint64_t);
-void run_model_inference(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, uint64_t);
-int64_t bytes_contract_1(int64_t, int64_t, int64_t, int64_t, int64_t);
+void run_model_forward(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, uint64_t);
+void run_model_inference(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, uint64_t);
+int64_t bytes_contract_1(int64_t, int64_t, int64_t, int64_t, int64_t, int64_t);
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("model_forward", &run_model_forward);
@@ -9820,8 +10100,8 @@ _BACKWARD_BINDING = r"""
 #include <cstdint>
 #include <pybind11/pybind11.h>
 
-void run_model_backward(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, uint64_t);
-int64_t bytes_contract_1(int64_t, int64_t, int64_t, int64_t);
+void run_model_backward(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, uint64_t);
+int64_t bytes_contract_1(int64_t, int64_t, int64_t, int64_t, int64_t);
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("model_backward", &run_model_backward);
@@ -9858,29 +10138,43 @@ def _boxes(dtype, device, precise, hopper, others):
     return precise if _grade(dtype, device, torch.backends.cudnn.allow_tf32) == 2 else hopper
 
 
-def _kernels(part, dtype, device, elements):
-    """The compiled kernels for an element type, an index width and the precision that torch's switches allow."""
+def _box(dtype, device, blocks, *ways):
+    """Which boxes Hopper's own instructions take, by cycles of a tile and tiles; other engines have but the first."""
+    if not _hopper(device) or _grade(dtype, device, torch.backends.cudnn.allow_tf32) not in (1, 3):
+        return 0
+    if _SIMULATED:  # sizes are small there, and each of a few calls is to meet other boxes
+        return hash((len(_PLANS), *ways)) % len(ways)
+    cycles = [each * -(-tiles // blocks) for each, tiles in ways]
+    best = min(cycles)
+    return 0 if cycles[0] < 1.05 * best else cycles.index(best)  # what is hardly faster is not compiled
+
+
+def _kernels(part, dtype, device, elements, *boxes):
+    """The compiled kernels for an element type, an index width and the precision that torch's switches allow.
+
+    Boxes: which each convolution takes that has several. Without need none but the first are compiled.
+    """
     conv, matmul = torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision() != "highest"
-    return _chosen(part, dtype, device, elements > 2**31 - 1, conv, matmul)
+    return _chosen(part, dtype, device, elements > 2**31 - 1, conv, matmul, bool(boxes and (any(boxes) or _SIMULATED)))
 
 
 @_kept
-def _chosen(part, dtype, device, wide, conv, matmul):
+def _chosen(part, dtype, device, wide, conv, matmul, narrower):
     grades = _grade(dtype, device, conv), _grade(dtype, device, matmul)
-    return _compiled(part, dtype, int(wide), *grades, _hopper(device))
+    return _compiled(part, dtype, int(wide), *grades, _hopper(device), int(narrower))
 
 
 @_kept
-def _compiled(part, dtype, wide, conv, matmul, hopper):
+def _compiled(part, dtype, wide, conv, matmul, hopper, narrower):
     flags = [f"-DCRUCIBLE_SCALAR={_SCALARS[dtype]}", f"-DCRUCIBLE_WIDE={wide}", f"-DCRUCIBLE_CONV={conv}",
-             f"-DCRUCIBLE_MATMUL={matmul}", f"-DCRUCIBLE_HOPPER={hopper}"]
+             f"-DCRUCIBLE_MATMUL={matmul}", f"-DCRUCIBLE_HOPPER={hopper}", f"-DCRUCIBLE_NARROWER={narrower}"]
     if hopper:
         flags.append("-gencode=arch=compute_90a,code=sm_90a")
     binding, source = _SOURCES[part]
     bare = "no_implicit_headers" in inspect.signature(load_inline).parameters  # torch's headers cost half a minute
     options = {"no_implicit_headers": True} if bare else {}
     return load_inline(
-        name=f"crucible_3b826c43f216_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}",
+        name=f"crucible_4ee4b8db4146_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}{narrower}",
         cpp_sources=binding, cuda_sources=source,
         extra_cflags=["-O1"], extra_cuda_cflags=["-O3", "-std=c++17", *flags], **options,
     )
@@ -10038,13 +10332,15 @@ def _model_forward_plan(conv_transpose_weight, group_norm_weight, group_norm_bia
         raise _shape_error('group_norm_bias', group_norm_bias, '(128,)')
     if x.shape != (s77, 64, s53, s0, s92):
         raise _shape_error('x', x, '(s77, 64, s53, s0, s92)')
-    convolution_sum_boxes = _boxes(dtype, device, ((s0 + 3) // 2) * ((s92 + 35) // 34) * s53 + ((s0 + 3) // 2) * ((s92 + 35) // 34) * 2, ((s0 + 5) // 4) * ((s92 + 35) // 34) * s53 + ((s0 + 5) // 4) * ((s92 + 35) // 34) * 2, ((s0 + 8) // 7) * ((s53 + 4) // 3) * ((s92 + 13) // 12))
+    convolution_sum_box = _box(dtype, device, 66, (27489, ((s0 + 13) // 12) * ((s92 + 35) // 34) * s53 * s77 + ((s0 + 13) // 12) * ((s92 + 35) // 34) * s77 * 2), (22927, ((s0 + 7) // 6) * ((s53 + 4) // 3) * ((s92 + 19) // 18) * s77), (23225, ((s0 + 11) // 10) * ((s77 + 2) // 3) * ((s92 + 11) // 10) * s53 + ((s0 + 11) // 10) * ((s77 + 2) // 3) * ((s92 + 11) // 10) * 2))
+    convolution_sum_boxes = _boxes(dtype, device, ((s0 + 3) // 2) * ((s92 + 35) // 34) * s53 + ((s0 + 3) // 2) * ((s92 + 35) // 34) * 2, (((s0 + 5) // 4) * ((s92 + 35) // 34) * s53 + ((s0 + 5) // 4) * ((s92 + 35) // 34) * 2, ((s0 + 7) // 6) * ((s92 + 19) // 18) * s53 + ((s0 + 7) // 6) * ((s92 + 19) // 18) * 2, ((s0 + 11) // 10) * ((s92 + 11) // 10) * s53 + ((s0 + 11) // 10) * ((s92 + 11) // 10) * 2)[convolution_sum_box], ((s0 + 8) // 7) * ((s53 + 4) // 3) * ((s92 + 13) // 12))
+    convolution_backward_x_sum_box = _box(dtype, device, 132, (48867, ((s0 + 3) // 4) * ((s53 + 2) // 3) * ((s92 + 31) // 32) * s77), (37596, ((s0 + 7) // 8) * ((s53 + 1) // 2) * ((s92 + 15) // 16) * s77))
     convolution_backward_w_sum_splits = max(1, min(17, ((s0 + 2) // 3) * ((s53 + 1) // 2) * ((s92 + 15) // 16) * s77)) * 1
-    kernels = _kernels("forward", dtype, device, max(s0 * s53 * s77 * s92 * 64, s0 * s53 * s77 * s92 * 128 + s0 * s53 * s77 * 256 + s0 * s77 * s92 * 256 + s53 * s77 * s92 * 256 + s0 * s77 * 512 + s53 * s77 * 512 + s77 * s92 * 512 + s77 * 1024, convolution_sum_boxes * s77 * 128, convolution_backward_w_sum_splits * 221184, s77 * 8, 221184))
+    kernels = _kernels("forward", dtype, device, max(s0 * s53 * s77 * s92 * 64, s0 * s53 * s77 * s92 * 128 + s0 * s53 * s77 * 256 + s0 * s77 * s92 * 256 + s53 * s77 * s92 * 256 + s0 * s77 * 512 + s53 * s77 * 512 + s77 * s92 * 512 + s77 * 1024, convolution_sum_boxes * s77 * 128, convolution_backward_w_sum_splits * 221184, s77 * 8, 221184), convolution_sum_box)
     accum = _accumulated(dtype)
     specs = [_spec((s77, 128, s53 + 2, s0 + 2, s92 + 2), dtype), _spec((s77, 128, s53 + 2, s0 + 2, s92 + 2), dtype), _spec((s77, 8), accum), _spec((s77, 8), accum)]
-    room, places = _laid_out(0b11, [(convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (kernels.contract_1_bytes(convolution_sum_boxes, s0, s53, s77, s92), 0b1), ((s77 * 8) * 32, 0b10)], zip(specs, [0b11, 0b10, 0b10, 0b10]))
-    return kernels, device.index, specs, room, (*places, convolution_sum_boxes, s0, s53, s77, s92,), (s0, s53, s77, s92, convolution_sum_boxes, convolution_backward_w_sum_splits)
+    room, places = _laid_out(0b11, [(convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (kernels.contract_1_bytes(convolution_sum_box, convolution_sum_boxes, s0, s53, s77, s92), 0b1), ((s77 * 8) * 32, 0b10)], zip(specs, [0b11, 0b10, 0b10, 0b10]))
+    return kernels, device.index, specs, room, (*places, convolution_sum_box, convolution_sum_boxes, s0, s53, s77, s92,), (s0, s53, s77, s92, convolution_sum_box, convolution_sum_boxes, convolution_backward_x_sum_box, convolution_backward_w_sum_splits)
 
 
 def _model_forward(tensors):
@@ -10066,16 +10362,16 @@ def _model_forward(tensors):
 
 
 def _model_backward_plan(needs, sizes, d_output):
-    s0, s53, s77, s92, convolution_sum_boxes, convolution_backward_w_sum_splits = sizes
+    s0, s53, s77, s92, convolution_sum_box, convolution_sum_boxes, convolution_backward_x_sum_box, convolution_backward_w_sum_splits = sizes
     dtype, device = d_output.dtype, d_output.device
-    kernels = _kernels("backward", dtype, device, max(s0 * s53 * s77 * s92 * 64, s0 * s53 * s77 * s92 * 128 + s0 * s53 * s77 * 256 + s0 * s77 * s92 * 256 + s53 * s77 * s92 * 256 + s0 * s77 * 512 + s53 * s77 * 512 + s77 * s92 * 512 + s77 * 1024, convolution_sum_boxes * s77 * 128, convolution_backward_w_sum_splits * 221184, s77 * 8, 221184))
+    kernels = _kernels("backward", dtype, device, max(s0 * s53 * s77 * s92 * 64, s0 * s53 * s77 * s92 * 128 + s0 * s53 * s77 * 256 + s0 * s77 * s92 * 256 + s53 * s77 * s92 * 256 + s0 * s77 * 512 + s53 * s77 * 512 + s77 * s92 * 512 + s77 * 1024, convolution_sum_boxes * s77 * 128, convolution_backward_w_sum_splits * 221184, s77 * 8, 221184), convolution_backward_x_sum_box)
     accum = _accumulated(dtype)
     splits_rows_2 = _splits(128, s0 * s53 * s92 + s0 * s53 * 2 + s0 * s92 * 2 + s53 * s92 * 2 + s0 * 4 + s53 * 4 + s92 * 4 + 8, 256)
     splits_rows_3 = _splits(s77 * 8, s0 * s53 * s92 + s0 * s53 * 2 + s0 * s92 * 2 + s53 * s92 * 2 + s0 * 4 + s53 * 4 + s92 * 4 + 8, 256)
     stages = (0b1 if needs[1] or needs[2] else 0) | (0b110 if needs[0] or needs[3] else 0) | (0b1000 if needs[3] else 0) | (0b110000 if needs[0] else 0)
     specs = [_spec((128,), dtype) if stages & 0b1 else None, _spec((128,), dtype) if stages & 0b1 else None, _spec((s77, 64, s53, s0, s92), dtype) if stages & 0b1000 else None, _spec((64, 128, 3, 3, 3), dtype) if stages & 0b100000 else None]
-    room, places = _laid_out(stages, [((128) * 64 * splits_rows_2, 0b1), (s77 * 8 * accum.itemsize, 0b110), (s77 * 8 * accum.itemsize, 0b110), ((s77 * 8) * 64 * splits_rows_3, 0b10), ((s0 * s53 * s77 * s92 * 128 + s0 * s53 * s77 * 256 + s0 * s77 * s92 * 256 + s53 * s77 * s92 * 256 + s0 * s77 * 512 + s53 * s77 * 512 + s77 * s92 * 512 + s77 * 1024) * dtype.itemsize, 0b11100), (kernels.contract_1_bytes(s0, s53, s77, s92), 0b1000), (convolution_backward_w_sum_splits * 221184 * accum.itemsize, 0b110000)], zip(specs, [0b1, 0b1, 0b1000, 0b100000]))
-    return kernels, device.index, stages, specs, room, (*places, convolution_backward_w_sum_splits, s0, s53, s77, s92, splits_rows_2, splits_rows_3,)
+    room, places = _laid_out(stages, [((128) * 64 * splits_rows_2, 0b1), (s77 * 8 * accum.itemsize, 0b110), (s77 * 8 * accum.itemsize, 0b110), ((s77 * 8) * 64 * splits_rows_3, 0b10), ((s0 * s53 * s77 * s92 * 128 + s0 * s53 * s77 * 256 + s0 * s77 * s92 * 256 + s53 * s77 * s92 * 256 + s0 * s77 * 512 + s53 * s77 * 512 + s77 * s92 * 512 + s77 * 1024) * dtype.itemsize, 0b11100), (kernels.contract_1_bytes(convolution_backward_x_sum_box, s0, s53, s77, s92), 0b1000), (convolution_backward_w_sum_splits * 221184 * accum.itemsize, 0b110000)], zip(specs, [0b1, 0b1, 0b1000, 0b100000]))
+    return kernels, device.index, stages, specs, room, (*places, convolution_backward_w_sum_splits, convolution_backward_x_sum_box, s0, s53, s77, s92, splits_rows_2, splits_rows_3,)
 
 
 def _model_backward(needs, sizes, saved, d_output):
@@ -10110,12 +10406,13 @@ def _model_inference_plan(conv_transpose_weight, group_norm_weight, group_norm_b
         raise _shape_error('group_norm_bias', group_norm_bias, '(128,)')
     if x.shape != (s77, 64, s53, s0, s92):
         raise _shape_error('x', x, '(s77, 64, s53, s0, s92)')
-    convolution_sum_boxes = _boxes(dtype, device, ((s0 + 3) // 2) * ((s92 + 35) // 34) * s53 + ((s0 + 3) // 2) * ((s92 + 35) // 34) * 2, ((s0 + 5) // 4) * ((s92 + 35) // 34) * s53 + ((s0 + 5) // 4) * ((s92 + 35) // 34) * 2, ((s0 + 8) // 7) * ((s53 + 4) // 3) * ((s92 + 13) // 12))
-    kernels = _kernels("forward", dtype, device, max(s0 * s53 * s77 * s92 * 64, s0 * s53 * s77 * s92 * 128 + s0 * s53 * s77 * 256 + s0 * s77 * s92 * 256 + s53 * s77 * s92 * 256 + s0 * s77 * 512 + s53 * s77 * 512 + s77 * s92 * 512 + s77 * 1024, convolution_sum_boxes * s77 * 128, 221184))
+    convolution_sum_box = _box(dtype, device, 66, (27489, ((s0 + 13) // 12) * ((s92 + 35) // 34) * s53 * s77 + ((s0 + 13) // 12) * ((s92 + 35) // 34) * s77 * 2), (22927, ((s0 + 7) // 6) * ((s53 + 4) // 3) * ((s92 + 19) // 18) * s77), (23225, ((s0 + 11) // 10) * ((s77 + 2) // 3) * ((s92 + 11) // 10) * s53 + ((s0 + 11) // 10) * ((s77 + 2) // 3) * ((s92 + 11) // 10) * 2))
+    convolution_sum_boxes = _boxes(dtype, device, ((s0 + 3) // 2) * ((s92 + 35) // 34) * s53 + ((s0 + 3) // 2) * ((s92 + 35) // 34) * 2, (((s0 + 5) // 4) * ((s92 + 35) // 34) * s53 + ((s0 + 5) // 4) * ((s92 + 35) // 34) * 2, ((s0 + 7) // 6) * ((s92 + 19) // 18) * s53 + ((s0 + 7) // 6) * ((s92 + 19) // 18) * 2, ((s0 + 11) // 10) * ((s92 + 11) // 10) * s53 + ((s0 + 11) // 10) * ((s92 + 11) // 10) * 2)[convolution_sum_box], ((s0 + 8) // 7) * ((s53 + 4) // 3) * ((s92 + 13) // 12))
+    kernels = _kernels("forward", dtype, device, max(s0 * s53 * s77 * s92 * 64, s0 * s53 * s77 * s92 * 128 + s0 * s53 * s77 * 256 + s0 * s77 * s92 * 256 + s53 * s77 * s92 * 256 + s0 * s77 * 512 + s53 * s77 * 512 + s77 * s92 * 512 + s77 * 1024, convolution_sum_boxes * s77 * 128, 221184), convolution_sum_box)
     accum = _accumulated(dtype)
     specs = [_spec((s77, 128, s53 + 2, s0 + 2, s92 + 2), dtype)]
-    room, places = _laid_out(0b11, [((s0 * s53 * s77 * s92 * 128 + s0 * s53 * s77 * 256 + s0 * s77 * s92 * 256 + s53 * s77 * s92 * 256 + s0 * s77 * 512 + s53 * s77 * 512 + s77 * s92 * 512 + s77 * 1024) * dtype.itemsize, 0b11), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (kernels.contract_1_bytes(convolution_sum_boxes, s0, s53, s77, s92), 0b1), ((s77 * 8) * 32, 0b10)], zip(specs, [0b10]))
-    return kernels, device.index, specs, room, (*places, convolution_sum_boxes, s0, s53, s77, s92,)
+    room, places = _laid_out(0b11, [((s0 * s53 * s77 * s92 * 128 + s0 * s53 * s77 * 256 + s0 * s77 * s92 * 256 + s53 * s77 * s92 * 256 + s0 * s77 * 512 + s53 * s77 * 512 + s77 * s92 * 512 + s77 * 1024) * dtype.itemsize, 0b11), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (kernels.contract_1_bytes(convolution_sum_box, convolution_sum_boxes, s0, s53, s77, s92), 0b1), ((s77 * 8) * 32, 0b10)], zip(specs, [0b10]))
+    return kernels, device.index, specs, room, (*places, convolution_sum_box, convolution_sum_boxes, s0, s53, s77, s92,)
 
 
 def _model_inference(tensors):

@@ -83,6 +83,10 @@ def test_a_race_is_of_what_is_compiled_for_its_type():
         .replace("header", "another proof").replace("0123456789ab", "fedcba987654")
     )  # fmt: skip
     assert len({mark(), mark(head="int d;"), mark(hopper="int d;"), mark(more="more = 1\n")}) == 4
+    trained = make_gallery.raced_mark(text, train=True)
+    for more in ('_BACKWARD_SOURCE = r"""int e;"""\n', "sizes_backward = 2\n"):
+        assert make_gallery.raced_mark(text + more) == make_gallery.raced_mark(text)
+        assert make_gallery.raced_mark(text + more, train=True) != trained
     device = "#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800\nint {};\n#endif"
     assert mark(head=device.format("d")) != mark(head=device.format("e"))
 

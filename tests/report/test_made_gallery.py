@@ -57,10 +57,11 @@ def test_other_templates_are_noticed(copied, monkeypatch) -> None:
 def test_a_record_of_another_text_is_not_taken(copied, capsys) -> None:
     own = (copied / "model_new.py").read_text()
     (copied / "race.json").unlink(missing_ok=True)
-    race = {"reference": "r.py", "source": "", "candidates": [{"file": "n.py", "source": own + "x"}]}
-    make_gallery._adopt(race, copied, make_gallery.raced_mark(own))
+    entry = {"file": "n.py", "source": own + "x"}
+    race = {"reference": "r.py", "source": "", "candidates": [entry], "options": {"train": False}}
+    make_gallery._adopt(race, copied, own)
     assert not (copied / "race.json").exists() and "another text" in capsys.readouterr().out
-    race["candidates"][0]["source"] = own
-    make_gallery._adopt(race, copied, make_gallery.raced_mark(own))
+    entry["source"] = own
+    make_gallery._adopt(race, copied, own)
     kept = json.loads((copied / "race.json").read_text())
     assert kept["of"] == make_gallery.raced_mark(own) and kept["candidates"][0]["source"] is None
