@@ -7946,43 +7946,29 @@ def _boxes(dtype, device, precise, hopper, others):
     return precise if _grade(dtype, device, torch.backends.cudnn.allow_tf32) == 2 else hopper
 
 
-def _box(dtype, device, blocks, *ways):
-    """Which boxes Hopper's own instructions take, by cycles of a tile and tiles; other engines have but the first."""
-    if not _hopper(device) or _grade(dtype, device, torch.backends.cudnn.allow_tf32) not in (1, 3):
-        return 0
-    if _SIMULATED:  # sizes are small there, and each of a few calls is to meet other boxes
-        return hash((len(_PLANS), *ways)) % len(ways)
-    cycles = [each * -(-tiles // blocks) for each, tiles in ways]
-    best = min(cycles)
-    return 0 if cycles[0] < 1.05 * best else cycles.index(best)  # what is hardly faster is not compiled
-
-
-def _kernels(part, dtype, device, elements, *boxes):
-    """The compiled kernels for an element type, an index width and the precision that torch's switches allow.
-
-    Boxes: which each convolution takes that has several. Without need none but the first are compiled.
-    """
+def _kernels(part, dtype, device, elements):
+    """The compiled kernels for an element type, an index width and the precision that torch's switches allow."""
     conv, matmul = torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision() != "highest"
-    return _chosen(part, dtype, device, elements > 2**31 - 1, conv, matmul, bool(boxes and (any(boxes) or _SIMULATED)))
+    return _chosen(part, dtype, device, elements > 2**31 - 1, conv, matmul)
 
 
 @_kept
-def _chosen(part, dtype, device, wide, conv, matmul, narrower):
+def _chosen(part, dtype, device, wide, conv, matmul):
     grades = _grade(dtype, device, conv), _grade(dtype, device, matmul)
-    return _compiled(part, dtype, int(wide), *grades, _hopper(device), int(narrower))
+    return _compiled(part, dtype, int(wide), *grades, _hopper(device))
 
 
 @_kept
-def _compiled(part, dtype, wide, conv, matmul, hopper, narrower):
+def _compiled(part, dtype, wide, conv, matmul, hopper):
     flags = [f"-DCRUCIBLE_SCALAR={_SCALARS[dtype]}", f"-DCRUCIBLE_WIDE={wide}", f"-DCRUCIBLE_CONV={conv}",
-             f"-DCRUCIBLE_MATMUL={matmul}", f"-DCRUCIBLE_HOPPER={hopper}", f"-DCRUCIBLE_NARROWER={narrower}"]
+             f"-DCRUCIBLE_MATMUL={matmul}", f"-DCRUCIBLE_HOPPER={hopper}"]
     if hopper:
         flags.append("-gencode=arch=compute_90a,code=sm_90a")
     binding, source = _SOURCES[part]
     bare = "no_implicit_headers" in inspect.signature(load_inline).parameters  # torch's headers cost half a minute
     options = {"no_implicit_headers": True} if bare else {}
     return load_inline(
-        name=f"crucible_e7d29dfbdc07_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}{narrower}",
+        name=f"crucible_e7d29dfbdc07_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}",
         cpp_sources=binding, cuda_sources=source,
         extra_cflags=["-O1"], extra_cuda_cflags=["-O3", "-std=c++17", *flags], **options,
     )

@@ -19,6 +19,7 @@ from crucible.emit.functor import Functor
 from crucible.emit.host import DTYPES, Mode, bind_sizes, needed_for, sizes_of
 from crucible.emit.library import library
 from crucible.emit.passes import Pass
+from crucible.plan.boxes import WindowTile
 from crucible.plan.program import Buffer
 from crucible.plan.stages import Call, Contraction
 
@@ -126,6 +127,32 @@ def _cuda(parts: dict[str, list[Functor]], runs: Sequence[Pass]) -> str:
     return "\n\n".join(out)
 
 
+# What the builder has besides in a file with boxes on Hopper, of which some may be narrower than the first.
+_NARROWER = {
+    "box": '''def _box(dtype, device, blocks, *ways):
+    """Which boxes Hopper's own instructions take, by cycles of a tile and tiles; other engines have but the first."""
+    if not _hopper(device) or _grade(dtype, device, {conv}) not in (1, 3):
+        return 0
+    if _SIMULATED:  # sizes are small there, and each of a few calls is to meet other boxes
+        return hash((len(_PLANS), *ways)) % len(ways)
+    cycles = [each * -(-tiles // blocks) for each, tiles in ways]
+    best = min(cycles)
+    return 0 if cycles[0] < 1.05 * best else cycles.index(best)  # what is hardly faster is not compiled
+
+
+''',
+    "boxes": ", *boxes",
+    "said": """
+
+    Boxes: which each convolution takes that has several. Without need none but the first are compiled.
+    """,
+    "given": ", bool(boxes and (any(boxes) or _SIMULATED))",
+    "narrower": ", narrower",
+    "chosen": ", int(narrower)",
+    "flag": ', f"-DCRUCIBLE_NARROWER={narrower}"',
+    "also": "{narrower}",
+}
+
 _BUILDER = '''
 _SCALARS = {scalars}
 _kept = functools.lru_cache(None)  # what is asked for in every call, and computed in the first
@@ -154,43 +181,29 @@ def _boxes(dtype, device, precise, hopper, others):
     return precise if _grade(dtype, device, {conv}) == 2 else hopper
 
 
-def _box(dtype, device, blocks, *ways):
-    """Which boxes Hopper's own instructions take, by cycles of a tile and tiles; other engines have but the first."""
-    if not _hopper(device) or _grade(dtype, device, {conv}) not in (1, 3):
-        return 0
-    if _SIMULATED:  # sizes are small there, and each of a few calls is to meet other boxes
-        return hash((len(_PLANS), *ways)) % len(ways)
-    cycles = [each * -(-tiles // blocks) for each, tiles in ways]
-    best = min(cycles)
-    return 0 if cycles[0] < 1.05 * best else cycles.index(best)  # what is hardly faster is not compiled
-
-
-def _kernels(part, dtype, device, elements, *boxes):
-    """The compiled kernels for an element type, an index width and the precision that torch's switches allow.
-
-    Boxes: which each convolution takes that has several. Without need none but the first are compiled.
-    """
+{box}def _kernels(part, dtype, device, elements{boxes}):
+    """The compiled kernels for an element type, an index width and the precision that torch's switches allow.{said}"""
     conv, matmul = {conv}, {matmul}
-    return _chosen(part, dtype, device, elements > 2**31 - 1, conv, matmul, bool(boxes and (any(boxes) or _SIMULATED)))
+    return _chosen(part, dtype, device, elements > 2**31 - 1, conv, matmul{given})
 
 
 @_kept
-def _chosen(part, dtype, device, wide, conv, matmul, narrower):
+def _chosen(part, dtype, device, wide, conv, matmul{narrower}):
     grades = _grade(dtype, device, conv), _grade(dtype, device, matmul)
-    return _compiled(part, dtype, int(wide), *grades, _hopper(device), int(narrower))
+    return _compiled(part, dtype, int(wide), *grades, _hopper(device){chosen})
 
 
 @_kept
-def _compiled(part, dtype, wide, conv, matmul, hopper, narrower):
+def _compiled(part, dtype, wide, conv, matmul, hopper{narrower}):
     flags = [f"-DCRUCIBLE_SCALAR={{_SCALARS[dtype]}}", f"-DCRUCIBLE_WIDE={{wide}}", f"-DCRUCIBLE_CONV={{conv}}",
-             f"-DCRUCIBLE_MATMUL={{matmul}}", f"-DCRUCIBLE_HOPPER={{hopper}}", f"-DCRUCIBLE_NARROWER={{narrower}}"]
+             f"-DCRUCIBLE_MATMUL={{matmul}}", f"-DCRUCIBLE_HOPPER={{hopper}}"{flag}]
     if hopper:
         flags.append("-gencode=arch=compute_90a,code=sm_90a")
     binding, source = _SOURCES[part]
     bare = "no_implicit_headers" in inspect.signature(load_inline).parameters  # torch's headers cost half a minute
     options = {{"no_implicit_headers": True}} if bare else {{}}
     return load_inline(
-        name=f"{name}_{{part}}_{{_SCALARS[dtype]}}{{wide}}{{conv}}{{matmul}}{{hopper}}{{narrower}}",
+        name=f"{name}_{{part}}_{{_SCALARS[dtype]}}{{wide}}{{conv}}{{matmul}}{{hopper}}{also}",
         cpp_sources=binding, cuda_sources=source,
         extra_cflags=["-O1"], extra_cuda_cflags=["-O3", "-std=c++17", *flags], **options,
     )
@@ -358,8 +371,13 @@ def _builder(request: Request, parts: dict[str, list[Functor]], runs: Sequence[P
     }[request.precision]
     rules = sorted({s.contract.rule for run in runs for s in run.stages if isinstance(s, Contraction)})
     own = any(f.columns or f.tf32 for part in parts.values() for f in part)
+    tiles = [s.tile for run in runs for s in run.stages if isinstance(s, Contraction)]
+    boxed = any(isinstance(tile, WindowTile) and tile.pair is not None for tile in tiles)
+    conv = switches[0]
+    besides = {k: v.replace("{conv}", conv) if boxed else "" for k, v in _NARROWER.items()}
     body = _BUILDER.format(
-        scalars="{" + listed + "}", name=f"crucible_{digest}", conv=switches[0], matmul=switches[1],
+        **besides,
+        scalars="{" + listed + "}", name=f"crucible_{digest}", conv=conv, matmul=switches[1],
         switches="".join(f"_{rule}_switch(), " for rule in rules) if request.precision == "torch" else "",
         simt="True or " if request.engine == "simt" else "",
         hopper=request.hopper and request.engine != "simt" and own,
