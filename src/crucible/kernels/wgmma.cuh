@@ -23,6 +23,9 @@ enum class Operands { Half, Tf32, Native, Split };
 
 template <int N, Operands kind>
 struct Wgmma;
+// The same of operands that lie across (see steps_at), 16 bits wide.
+template <int N, Operands kind>
+struct WgmmaAcross;
 
 #if CRUCIBLE_HAS_WGMMA
 __device__ __forceinline__ unsigned shared_address(const void* at) {
@@ -108,6 +111,13 @@ __device__ __forceinline__ void settle(float (&d)[COUNT]) {
 // bytes lead to the second 16 bytes of each line. A shift by one line is one more in the lowest field.
 __device__ __forceinline__ uint64_t lines_at(unsigned address, unsigned deeper) {
   return static_cast<uint64_t>((address & 0x3ffffu) >> 4) | static_cast<uint64_t>(deeper >> 4) << 16 | uint64_t(8) << 32;
+}
+
+// An operand that lies across: 16 bytes are eight lines (rows of A, columns of B) at one step of the sum, and steps follow
+// each other, eight to a matrix. In units of 16 bytes, `deeper` leads to the second eight steps and `further` to the next
+// eight lines. A shift by one step is one more in the lowest field.
+__device__ __forceinline__ uint64_t steps_at(unsigned address, unsigned deeper, unsigned further) {
+  return static_cast<uint64_t>((address & 0x3ffffu) >> 4) | static_cast<uint64_t>(deeper) << 16 | static_cast<uint64_t>(further) << 32;
 }
 
 // Two numbers as half in one word, the first in the low half.
