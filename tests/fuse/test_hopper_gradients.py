@@ -24,7 +24,7 @@ import torch.nn as nn
 
 
 class Model(nn.Module):
-    """Two and three dimensions, rows and channels that fill no tile and several, dilation, a gradient that is computed."""
+    """Two and three dimensions, rows and channels that fill no tile and several, dilation, something after it."""
 
     def __init__(self):
         super().__init__()

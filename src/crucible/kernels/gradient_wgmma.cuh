@@ -48,7 +48,8 @@ struct GradientRoom {
   static_assert(P::Stride::product == 1, "neighbours are multiplied with neighbours");
   static_assert(Box::product % 16 == 0 && Box::at(3) % 8 == 0 && W::N % 8 == 0, "whole matrices");
   static constexpr int TAPS = Piece::Kernel::product, PIECES = P::Kernel::product / TAPS;
-  static_assert(W::GROUPS * W::EACH >= TAPS, "a warpgroup for each tap");
+  static constexpr int REST = TAPS - (W::GROUPS - 1) * W::EACH;  // taps of the last warpgroup
+  static_assert(REST > 0 && REST <= W::EACH, "a warpgroup for each tap, and a tap for each");
   static constexpr int PIXELS = Box::product, STEPS = PIXELS / 16, OFTEN = STEPS < SUMMED ? SUMMED / STEPS : 1;  // boxes that are summed
   static constexpr int PLANES = W::N / 8, A_BYTES = PIXELS * PAIR_ROWS * 2, SLOT_BYTES = A_BYTES + PLANES * Halo::product * 16;
   static constexpr int shared_bytes = W::SLOTS * (SLOT_BYTES + 16);
@@ -255,7 +256,7 @@ struct GradientShare {
 
 // One warp: a box of a and the halo of b under it, after another.
 template <class W, class P>
-__device__ __forceinline__ void fetch_gradient(const GradientReady<W, P>& ready, const GradientShare<W, P>& share, Index batches, unsigned ring,
+__device__ __forceinline__ void fetch_gradient(const GradientReady<W, P>& ready, const GradientShare<W, P>& share, unsigned ring,
                                                unsigned full, unsigned empty) {
   using R = GradientRoom<W, P>;
   using Halo = typename R::Halo;
@@ -300,27 +301,26 @@ __device__ __forceinline__ void fetch_gradient(const GradientReady<W, P>& ready,
   }
 }
 
-// The consumers: a warpgroup has some of the block's taps.
-template <class W, class P>
+// The consumers: a warpgroup has COUNT of the block's taps. That they are known keeps branches from between the instructions.
+template <int COUNT, class W, class P>
 __device__ __forceinline__ void multiply_gradient(const P& p, const GradientReady<W, P>& ready, const GradientShare<W, P>& share, unsigned ring,
                                                   unsigned full, unsigned empty, int splits, int used, int warp) {
   using R = GradientRoom<W, P>;
   using Piece = typename R::Piece;
-  constexpr bool WHOLE = W::GROUPS * W::EACH == R::TAPS;
-  const int group = warp / 4, lane = static_cast<int>(threadIdx.x) % 32, taps = WHOLE ? W::EACH : R::TAPS - group * W::EACH;
-  float sums[W::EACH][W::N / 2];
-  int off[W::EACH];
+  const int group = warp / 4, lane = static_cast<int>(threadIdx.x) % 32;
+  float sums[COUNT][W::N / 2];
+  int off[COUNT];
 #pragma unroll
-  for (int e = 0; e < W::EACH; ++e) {
+  for (int e = 0; e < COUNT; ++e) {
 #pragma unroll
     for (int i = 0; i < W::N / 2; ++i) sums[e][i] = 0.0f;
-    off[e] = tap_offset<Piece>(group * W::EACH + e < R::TAPS ? group * W::EACH + e : R::TAPS - 1);
+    off[e] = tap_offset<Piece>(group * W::EACH + e);
   }
   float4* const kept = ready.sums + static_cast<int64_t>(blockIdx.x) * R::KEPT * W::CONSUMERS + threadIdx.x;
   bool some = false;  // of the sum are kept
   const auto add_kept = [&]() {
 #pragma unroll
-    for (int e = 0; e < W::EACH; ++e)
+    for (int e = 0; e < COUNT; ++e)
 #pragma unroll
       for (int j = 0; j < W::N / 8; ++j) {
         const float4 before = kept[(e * (W::N / 8) + j) * W::CONSUMERS];
@@ -345,8 +345,8 @@ __device__ __forceinline__ void multiply_gradient(const P& p, const GradientRead
         const int under = halo_offset<Piece>(s * 16);
         const uint64_t b = steps_at(at + R::A_BYTES, halo_offset<Piece>(s * 16 + 8) - under, R::Halo::product) + under;
 #pragma unroll
-        for (int e = 0; e < W::EACH; ++e)
-          if (WHOLE || e < taps) WgmmaAcross<W::N, Operands::Half>::multiply(sums[e], a + s * 16, b + off[e], s > 0 ? 1 : more);
+        for (int e = 0; e < COUNT; ++e)
+          WgmmaAcross<W::N, Operands::Half>::multiply(sums[e], a + s * 16, b + off[e], s > 0 ? 1 : more);
       }
       wgmma_end();
       wgmma_wait<1>();
@@ -357,11 +357,11 @@ __device__ __forceinline__ void multiply_gradient(const P& p, const GradientRead
     wgmma_wait<0>();
     if (lane == 0) barrier_arrive(empty + before * 8);
 #pragma unroll
-    for (int e = 0; e < W::EACH; ++e) settle(sums[e]);
+    for (int e = 0; e < COUNT; ++e) settle(sums[e]);
     if (some) add_kept();
     if (box == share.last) break;
 #pragma unroll
-    for (int e = 0; e < W::EACH; ++e)
+    for (int e = 0; e < COUNT; ++e)
 #pragma unroll
       for (int j = 0; j < W::N / 8; ++j)
         kept[(e * (W::N / 8) + j) * W::CONSUMERS] = make_float4(sums[e][4 * j], sums[e][4 * j + 1], sums[e][4 * j + 2], sums[e][4 * j + 3]);
@@ -378,11 +378,11 @@ __device__ __forceinline__ void multiply_gradient(const P& p, const GradientRead
       const Index channel = c0 + j * 8 + i;
       const int by = b_by[channel];
 #pragma unroll
-      for (int e = 0; e < W::EACH; ++e)
+      for (int e = 0; e < COUNT; ++e)
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
           const Index m = m0 + h * 8, n = (channel * R::PIECES + share.piece) * R::TAPS + group * W::EACH + e;
-          if (m < p.rows() && channel < p.channels() && (WHOLE || e < taps)) {
+          if (m < p.rows() && channel < p.channels()) {
             p.finish(share.z, m, n, share.split, scaled(sums[e][4 * j + 2 * h + i], -rows[h] - by), true);
             for (int other = share.split + used; other < splits; other += used) p.finish(share.z, m, n, other, 0.0f, true);
           }
@@ -413,9 +413,11 @@ __global__ void __launch_bounds__(W::threads, 1) gradient_groups_kernel(const __
   __syncthreads();
   const GradientShare<W, P> share(ready, used);
   if (warp >= W::CONSUMERS / 32) {
-    if (warp == W::CONSUMERS / 32) fetch_gradient<W>(ready, share, p.batches(), ring, full, empty);
+    if (warp == W::CONSUMERS / 32) fetch_gradient<W>(ready, share, ring, full, empty);
+  } else if (R::REST == W::EACH || warp / 4 < W::GROUPS - 1) {
+    multiply_gradient<W::EACH>(p, ready, share, ring, full, empty, splits, used, warp);
   } else {
-    multiply_gradient<W>(p, ready, share, ring, full, empty, splits, used, warp);
+    multiply_gradient<R::REST>(p, ready, share, ring, full, empty, splits, used, warp);
   }
 #endif
 }

@@ -80,6 +80,8 @@ def ranked_groups(form: Form, extents: Sequence[int], rows: int, channels: int, 
             continue
         for groups, registers in REGISTERS.items():
             each = -(-taps // groups)
+            if each * (groups - 1) >= taps:
+                continue  # a warpgroup would have none
             most = min(256, registers // each * 2 // 8 * 8)
             # As many channels as there is room for, or equal parts of all.
             parts = {-(-channels // (8 * n)) * 8 for n in range(1, 9)}
