@@ -69,8 +69,8 @@ def doubled(tensors, change=lambda t: t):
 
 torch.backends.cudnn.allow_tf32 = True
 torch.manual_seed(3)
-old = reference.Model()
-new = groups_new.ModelNew().cuda()
+old = reference.Model().to(torch.TYPE).float()
+new = groups_new.ModelNew().to(torch.TYPE).cuda()
 new.load_state_dict(old.state_dict())
 exact = copy.deepcopy(old).double()
 shapes = [[(2, 40, 13, 37), (2, 33, 3, 5, 9), (2, 72, 9, 20)], [(3, 40, 8, 16), (1, 33, 2, 2, 2), (1, 72, 6, 70)]]
@@ -95,6 +95,7 @@ for label in LABELS:
             c[1] *= 1e-8
     if label in ("inf", "nan"):
         cotangents = [c.relu() + 0.1 for c in cotangents]
+    given, cotangents = [t.to(torch.TYPE) for t in given], [t.to(torch.TYPE) for t in cotangents]
     found, kernels = run(new, [t.cuda() for t in given], [c.cuda() for c in cotangents])
     assert sum(k.startswith("gradient_groups_kernel") for k in kernels) == 3, kernels
     truth, _ = run(exact, doubled(given), doubled(cotangents))
@@ -104,7 +105,9 @@ for label in LABELS:
             assert torch.equal(a.isfinite(), b.isfinite()) and not b.isfinite().all() and b.isfinite().any(), (label, k)
             a, b, rounded = (torch.where(b.isfinite(), t, 0.0) for t in (a, b, rounded))
         error, limit = (distance(t, b) for t in (a, rounded))
-        assert error <= 1.1 * limit + 1e-6, (label, k, error, limit)
+        # Others are exact until they are stored.
+        stored = {torch.float32: 1e-6, torch.float16: 2**-11, torch.bfloat16: 2**-8}[torch.TYPE]
+        assert error <= 1.1 * limit + stored, (label, k, error, limit)
 """
 
 
@@ -121,7 +124,7 @@ def text(tmp_path_factory):
     finally:
         patch.undo()
         ways.best.cache_clear()
-    assert fused.text.count("launch_gradient_groups<GradientGroups<") == 3
+    assert fused.text.count("launch_gradient_groups<GradientGroups<") == 6  # in half and as they are
     stages = fused.modes[0].plan.backward_stages
     tiles = [s.tile.groups for s in stages if isinstance(getattr(s, "tile", None), GradientTile)]
     assert len({t.inner for t in tiles}) > 1 and any(t.groups * t.each != 9 for t in tiles), tiles
@@ -130,17 +133,19 @@ def text(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("processors", "labels"),
+    ("dtype", "processors", "labels"),
     [
-        (3, ["plain", "positive", "small"]), (1, ["plain"]), (4, ["channel", "samples", "tiny"]), (4, ["inf", "nan"]),
+        ("float32", 3, ["plain", "positive", "small"]), ("float32", 1, ["plain"]),
+        ("float32", 4, ["channel", "samples", "tiny"]), ("float32", 4, ["inf", "nan"]),
+        ("float16", 3, ["plain", "inf"]), pytest.param("bfloat16", 3, ["plain", "nan"], marks=pytest.mark.exhaustive),
     ],
 )  # fmt: skip
-def test_gradients(tmp_path, run_on_device, monkeypatch, text, processors, labels):
+def test_gradients(tmp_path, run_on_device, monkeypatch, text, dtype, processors, labels):
     """With few processors each block takes many boxes."""
     monkeypatch.setenv(PROCESSORS_VARIABLE, str(processors))
     (tmp_path / "reference.py").write_text(PROBLEM)
     (tmp_path / "groups_new.py").write_text(text)
-    run_on_device(SCRIPT.replace("LABELS", str(labels)), timeout=500)
+    run_on_device(SCRIPT.replace("LABELS", str(labels)).replace("TYPE", dtype), timeout=500)
 
 
 @pytest.mark.parametrize("name", FOUR)
@@ -153,4 +158,5 @@ def test_problems_choose_it(name):
             groups, form = stage.tile.groups, stage.contract.sliding.form
             assert groups is not None and groups.shared_bytes(form) <= hopper_gradients.HOPPER_SHARED
             assert groups.groups * groups.each >= prod(form.kernel[groups.inner :])
-    assert "on Hopper two launches round both tensors" in str(fused.text)
+    launches = fused.text.count("launch_gradient_groups<GradientGroups<")
+    assert launches == fused.text.count("return gradient_bytes<GradientGroups<") > 0

@@ -138,8 +138,8 @@ using namespace crucible;
 {functor("PreciseBeside", beside.precise.box, wide)}
 {functor("Groups", gradient.box, wide)}
 {functor("Flat", gradient.box, dilated)}
-extern "C" int groups_bytes() {{ return GradientRoom<{groups.text}, Groups>::shared_bytes; }}
-extern "C" int flat_bytes() {{ return GradientRoom<{flat.text}, Flat>::shared_bytes; }}
+extern "C" int groups_bytes() {{ return GradientRoom<{groups.text('Half')}, Groups>::shared_bytes; }}
+extern "C" int flat_bytes() {{ return GradientRoom<{flat.text('Half')}, Flat>::shared_bytes; }}
 extern "C" int precise_bytes() {{ return SplitRoom<{tile.precise.text}, Precise>::shared_bytes; }}
 extern "C" int precise_beside_bytes() {{ return SplitRoom<{beside.precise.text}, PreciseBeside>::shared_bytes; }}
 extern "C" int precise_beside_columns() {{ return Pair<{beside.precise.text}, PreciseBeside>::N; }}

@@ -46,7 +46,8 @@ def hopper(stage: Contraction) -> list[tuple[int, str, str]]:
         made.append((TF32, tile.pair.launch, f"{half}, {tile.pair.text('Tf32')}"))
         made.append((NATIVE, tile.pair.launch, f"{own}, void"))
     if isinstance(tile, GradientTile) and tile.groups is not None:
-        made.append((TF32, "launch_gradient_groups", f"{tile.groups.text}, {tile.text()}"))
+        for value, kind in ((TF32, "Half"), (NATIVE, "Native")):
+            made.append((value, "launch_gradient_groups", f"{tile.groups.text(kind)}, {tile.text()}"))
     if isinstance(tile, WindowTile) and tile.precise is not None:
         made.append((FP32, tile.precise.launch, f"{tile.precise.text}, {tile.precise.other.text('fp32')}"))
     return made
@@ -113,9 +114,12 @@ def workspace(stage: Contraction) -> str:
         return _window_workspace(stage, stage.tile)
     if isinstance(stage.tile, GradientTile):
         assert stage.tile.groups is not None
+        macro = f"CRUCIBLE_{stage.contract.rule.upper()}"
         return "\n".join([
-            f"#if CRUCIBLE_HOPPER && CRUCIBLE_{stage.contract.rule.upper()} == {TF32}",
-            f"return gradient_bytes<{stage.tile.groups.text}>(stage, {_splits(stage)});",
+            f"#if CRUCIBLE_HOPPER && {macro} == {TF32}",
+            f"return gradient_bytes<{stage.tile.groups.text('Half')}>(stage, {_splits(stage)});",
+            f"#elif CRUCIBLE_HOPPER && {macro} == {NATIVE}",
+            f"return gradient_bytes<{stage.tile.groups.text('Native')}>(stage, {_splits(stage)});",
             "#else",
             "static_cast<void>(stage);",
             "return 0;",

@@ -16,7 +16,7 @@ KINDS = (
 def instructions(widths: Iterable[int], tf32: Iterable[int] = (), across: Iterable[int] = ()) -> str:
     """``Wgmma<N, kind>`` of kernels/wgmma.cuh for these N, and for N that are needed in kind Tf32 alone.
 
-    ``across``: N of ``WgmmaAcross``, in kind Half.
+    ``across``: N of ``WgmmaAcross``.
     """
     every = set(widths)
     parts = ["#if CRUCIBLE_HOPPER", "namespace crucible {"]
@@ -25,9 +25,10 @@ def instructions(widths: Iterable[int], tf32: Iterable[int] = (), across: Iterab
             if width not in every and kind != "Tf32":
                 continue
             parts += [f"#if {condition}", _one(width, kind, depth, element, tail), "#endif"]
-    kind, condition, depth, element, _ = KINDS[0]
     for width in sorted(set(across)):
-        parts += [f"#if {condition}", _one(width, kind, depth, element, ", 1, 1", "WgmmaAcross"), "#endif"]
+        for kind, condition, depth, element, tail in KINDS:
+            if tail:
+                parts += [f"#if {condition}", _one(width, kind, depth, element, ", 1, 1", "WgmmaAcross"), "#endif"]
     return "\n".join([*parts, "}  // namespace crucible", "#endif  // CRUCIBLE_HOPPER"])
 
 

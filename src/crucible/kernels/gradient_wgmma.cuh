@@ -24,9 +24,12 @@ namespace crucible {
 constexpr int SUMMED = 128;  // steps of 16 pixels
 
 // GROUPS warpgroups that multiply, EACH with so many taps. FROM: the dimension from which on taps are of one block. N channels.
-template <int GROUPS_, int EACH_, int FROM_, int N_, int SLOTS_, class Box_>
+// kind: floats scaled and rounded to half, or elements as they are.
+template <int GROUPS_, int EACH_, int FROM_, int N_, int SLOTS_, class Box_, Operands kind_>
 struct GradientGroups {
+  static_assert(kind_ == Operands::Half || kind_ == Operands::Native, "16 bits wide");
   using Box = Box_;
+  static constexpr Operands kind = kind_;
   static constexpr int GROUPS = GROUPS_, EACH = EACH_, FROM = FROM_, N = N_, SLOTS = SLOTS_;
   static constexpr int CONSUMERS = 128 * GROUPS, threads = CONSUMERS + 128;
 };
@@ -92,6 +95,13 @@ struct GradientReady {
     b = a + a_bytes;
     sums = reinterpret_cast<float4*>(at + bytes);
   }
+  // Whether boxes are not almost empty, and pixels can be counted: else the kernel for other chips does it all.
+  __host__ bool pays(const P& p) const {
+    int64_t there = 1;
+    for (int d = 0; d < 4; ++d) there *= p.extent(d);
+    const int64_t counted = count * R::PIXELS, most = sizeof(Index) > 4 ? int64_t(1) << 40 : 0x7fffffff;
+    return count > 0 && counted <= 4 * there + 65536 && counted < most && pixels < most;
+  }
 };
 
 #if CRUCIBLE_HAS_WGMMA
@@ -131,7 +141,7 @@ __global__ void __launch_bounds__(PACKERS) gradient_scale_kernel(const __grid_co
   const bool of_a = blockIdx.x < a_lines;
   const unsigned line = of_a ? blockIdx.x : blockIdx.x - a_lines, each = of_a ? rows : channels;
   const Index z = static_cast<Index>(line / each), in = static_cast<Index>(line % each);
-  const float x = sample_line<W>(p, z, of_a ? in : Index(-1), in);
+  const float x = W::kind == Operands::Half ? sample_line<W>(p, z, of_a ? in : Index(-1), in) : 0.0f;
   const float largest = block_max(x < INFINITY ? x : 0.0f);
   if (threadIdx.x == 0) {
     (of_a ? ready.a_by : ready.b_by)[line] = half_exponent(largest);
@@ -142,10 +152,19 @@ __global__ void __launch_bounds__(PACKERS) gradient_scale_kernel(const __grid_co
 
 #if CRUCIBLE_HAS_WGMMA
 // Eight numbers of a pixel, scaled. `most`: the bits of the largest; those of inf and nan are larger than any number's.
+template <Operands kind>
 __device__ __forceinline__ uint4 round_pixel(float (&x)[8], const int* by, unsigned& most) {
+  most = 0;
+  if constexpr (kind == Operands::Native) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const unsigned bits = __float_as_uint(fabsf(x[i]));
+      most = most < bits ? bits : most;
+    }
+    return make_uint4(pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7]));
+  }
   const int4 low = *reinterpret_cast<const int4*>(by), high = *reinterpret_cast<const int4*>(by + 4);
   const int e[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-  most = 0;
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     x[i] *= power_of_two(e[i]);
@@ -155,8 +174,11 @@ __device__ __forceinline__ uint4 round_pixel(float (&x)[8], const int* by, unsig
   return make_uint4(pack_half(x[0], x[1]), pack_half(x[2], x[3]), pack_half(x[4], x[5]), pack_half(x[6], x[7]));
 }
 
-// Whether half cannot hold what the lanes of a warp have. A few numbers alone may be small.
+// Whether 16 bits cannot hold what the lanes of a warp have, or it is not finite, which times zero is not zero. A few numbers
+// alone may be small.
+template <Operands kind>
 __device__ __forceinline__ bool spoilt_pixels(unsigned mine) {
+  if (kind == Operands::Native) return __any_sync(0xffffffffu, mine > (CRUCIBLE_SCALAR == 2 ? 0x477fe000u : 0x7f7f0000u)) != 0;
   const unsigned most = __reduce_max_sync(0xffffffffu, mine);
   const bool small = most < __float_as_uint(HALF_SMALL) && most != 0 && __popc(__ballot_sync(0xffffffffu, mine != 0)) > 3;
   return small || most > __float_as_uint(HALF_LIMIT);
@@ -165,28 +187,28 @@ __device__ __forceinline__ bool spoilt_pixels(unsigned mine) {
 
 constexpr int ROUNDERS = 256;
 
-// A thread for each pixel of a's boxes, in the first a_blocks, and of b's planes, with all channels.
+// A thread for each pixel of a's boxes and of b's planes, with all channels; so many blocks for each group.
 template <class W, class P>
-__global__ void __launch_bounds__(ROUNDERS) gradient_ready_kernel(const __grid_constant__ P p, void* workspace, unsigned a_blocks) {
+__global__ void __launch_bounds__(ROUNDERS) gradient_ready_kernel(const __grid_constant__ P p, void* workspace, unsigned a_parts, unsigned b_parts) {
   follow();
 #if CRUCIBLE_HAS_WGMMA
   using R = GradientRoom<W, P>;
   const GradientReady<W, P> ready(p, workspace);
-  const bool of_a = blockIdx.x < a_blocks;
-  const int64_t number = static_cast<int64_t>(of_a ? blockIdx.x : blockIdx.x - a_blocks) * ROUNDERS + threadIdx.x;
-  const int64_t each = of_a ? ready.count * R::PIXELS : ready.pixels;
-  const bool there = number < each * p.batches();
-  const Index z = there ? static_cast<Index>(number / each) : 0;
-  int64_t rest = there ? number % each : 0;
+  const unsigned part = blockIdx.x % (a_parts + b_parts);
+  const bool of_a = part < a_parts;
+  const int64_t number = static_cast<int64_t>(of_a ? part : part - a_parts) * ROUNDERS + threadIdx.x;
+  const bool there = number < (of_a ? ready.count * R::PIXELS : ready.pixels);
+  const Index z = static_cast<Index>(blockIdx.x / (a_parts + b_parts));
+  Index rest = there ? static_cast<Index>(number) : 0;
   bool bad = false;
   Index at[4];
   if (of_a) {
     const int in = static_cast<int>(rest % R::PIXELS);
-    const int64_t box = rest / R::PIXELS;
+    const Index box = rest / R::PIXELS;
     rest = box;
 #pragma unroll
     for (int d = 3; d >= 0; --d) {
-      at[d] = static_cast<Index>(rest % ready.boxes[d]) * W::Box::at(d) + W::Box::index(in, d);
+      at[d] = rest % ready.boxes[d] * W::Box::at(d) + W::Box::index(in, d);
       rest /= ready.boxes[d];
     }
     const typename P::AAt from = p.a_at(z, at[0], at[1], at[2], at[3]);
@@ -200,15 +222,15 @@ __global__ void __launch_bounds__(ROUNDERS) gradient_ready_kernel(const __grid_c
 #pragma unroll
       for (int e = 0; e < 8; ++e) x[e] = inside && plane * 8 + e < p.rows() ? static_cast<float>(p.a_in(from, plane * 8 + e)) : 0.0f;
       unsigned most;
-      const uint4 word = round_pixel(x, by + plane * 8, most);
-      bad |= spoilt_pixels(most);
+      const uint4 word = round_pixel<W::kind>(x, by + plane * 8, most);
+      bad |= spoilt_pixels<W::kind>(most);
       if (there) *reinterpret_cast<uint4*>(to + static_cast<int64_t>(plane) * R::PIXELS * 16) = word;
     }
   } else {
-    const int64_t pixel = rest;
+    const Index pixel = rest;
 #pragma unroll
     for (int d = 3; d >= 0; --d) {
-      at[d] = static_cast<Index>(rest % ready.extents[d]) + P::Shift::at(d);
+      at[d] = rest % ready.extents[d] + P::Shift::at(d);
       rest /= ready.extents[d];
     }
     const typename P::BAt from = p.b_at(z, at[0], at[1], at[2], at[3]);
@@ -222,8 +244,8 @@ __global__ void __launch_bounds__(ROUNDERS) gradient_ready_kernel(const __grid_c
 #pragma unroll
       for (int e = 0; e < 8; ++e) x[e] = inside && plane * 8 + e < p.channels() ? static_cast<float>(p.b_in(from, plane * 8 + e)) : 0.0f;
       unsigned most;
-      const uint4 word = round_pixel(x, by + plane * 8, most);
-      bad |= spoilt_pixels(most);
+      const uint4 word = round_pixel<W::kind>(x, by + plane * 8, most);
+      bad |= spoilt_pixels<W::kind>(most);
       if (there) *reinterpret_cast<uint4*>(to + plane * ready.pixels * 16) = word;
     }
   }
@@ -346,7 +368,7 @@ __device__ __forceinline__ void multiply_gradient(const P& p, const GradientRead
         const uint64_t b = steps_at(at + R::A_BYTES, halo_offset<Piece>(s * 16 + 8) - under, R::Halo::product) + under;
 #pragma unroll
         for (int e = 0; e < COUNT; ++e)
-          WgmmaAcross<W::N, Operands::Half>::multiply(sums[e], a + s * 16, b + off[e], s > 0 ? 1 : more);
+          WgmmaAcross<W::N, W::kind>::multiply(sums[e], a + s * 16, b + off[e], s > 0 ? 1 : more);
       }
       wgmma_end();
       wgmma_wait<1>();
@@ -427,6 +449,7 @@ __global__ void __launch_bounds__(W::threads, 1) gradient_groups_kernel(const __
 template <class W, class P>
 int64_t gradient_bytes(const P& p, int splits) {
   const GradientReady<W, P> ready(p, nullptr);
+  if (!ready.pays(p)) return 0;
   return ready.bytes + ready.kinds * splits * GradientRoom<W, P>::KEPT * W::CONSUMERS * 16;
 }
 
@@ -436,23 +459,22 @@ cudaError_t launch_gradient_groups(const P& p, int splits, void* workspace, cuda
   using R = GradientRoom<W, P>;
   const GradientReady<W, P> ready(p, workspace);
   if (ready.kinds == 0) return cudaSuccess;
-  if (ready.count == 0) return launch_gradient<Again>(p, splits, stream);
+  if (!ready.pays(p)) return launch_gradient<Again>(p, splits, stream);
   int device = 0, processors = 0;
   cudaError_t refused = cudaGetDevice(&device);
   if (refused == cudaSuccess) refused = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
   if (refused == cudaSuccess) refused = allow_shared(gradient_groups_kernel<W, P>, R::shared_bytes);
   if (refused != cudaSuccess) return refused;
   const int64_t lines = p.batches() * (ready.tiles_m * PAIR_ROWS + ready.tiles_c * W::N);
-  const int64_t a_blocks = (p.batches() * ready.count * R::PIXELS + ROUNDERS - 1) / ROUNDERS;
-  const int64_t b_blocks = (p.batches() * ready.pixels + ROUNDERS - 1) / ROUNDERS;
+  const int64_t a_parts = (ready.count * R::PIXELS + ROUNDERS - 1) / ROUNDERS, b_parts = (ready.pixels + ROUNDERS - 1) / ROUNDERS;
   int64_t used = processors > ready.kinds ? processors / ready.kinds : 1;
   if (used > splits) used = splits;
   if (used > ready.count) used = ready.count;
-  if (lines > 0x7fffffff || a_blocks + b_blocks > 0x7fffffff || ready.kinds * used > 0x7fffffff) return cudaErrorInvalidValue;
+  if (lines > 0x7fffffff || p.batches() * (a_parts + b_parts) > 0x7fffffff || ready.kinds * used > 0x7fffffff) return cudaErrorInvalidValue;
   refused = cudaLaunchKernelEx(After(static_cast<unsigned>(lines), PACKERS, 0, stream), gradient_scale_kernel<W, P>, p, workspace);
   if (refused != cudaSuccess) return refused;
-  refused = cudaLaunchKernelEx(After(static_cast<unsigned>(a_blocks + b_blocks), ROUNDERS, 0, stream), gradient_ready_kernel<W, P>, p, workspace,
-                               static_cast<unsigned>(a_blocks));
+  refused = cudaLaunchKernelEx(After(static_cast<unsigned>(p.batches() * (a_parts + b_parts)), ROUNDERS, 0, stream), gradient_ready_kernel<W, P>, p,
+                               workspace, static_cast<unsigned>(a_parts), static_cast<unsigned>(b_parts));
   if (refused != cudaSuccess) return refused;
   refused = cudaLaunchKernelEx(After(static_cast<unsigned>(ready.kinds * used), W::threads, R::shared_bytes, stream), gradient_groups_kernel<W, P>, p,
                                workspace, splits, static_cast<int>(used));

@@ -32,10 +32,10 @@ class GradientGroups:
 
     template = "gradient_wgmma.cuh"
 
-    @property
-    def text(self) -> str:
+    def text(self, operands: str) -> str:
         numbers = (self.groups, self.each, self.inner, self.columns, self.slots)
-        return f"GradientGroups<{', '.join(map(str, numbers))}, Dims<{', '.join(map(str, self.box))}>>"
+        box = ", ".join(map(str, self.box))
+        return f"GradientGroups<{', '.join(map(str, numbers))}, Dims<{box}>, Operands::{operands}>"
 
     def halo(self, form: Form) -> tuple[int, ...]:
         """Of a block's taps."""
