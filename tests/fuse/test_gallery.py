@@ -84,9 +84,12 @@ def test_a_race_is_of_what_is_compiled_for_its_type():
     )  # fmt: skip
     assert len({mark(), mark(head="int d;"), mark(hopper="int d;"), mark(more="more = 1\n")}) == 4
     trained = make_gallery.raced_mark(text, train=True)
-    for more in ('_BACKWARD_SOURCE = r"""int e;"""\n', "sizes_backward = 2\n"):
+    binding = '_BACKWARD_BINDING = r"""\nint e();\n"""\n'
+    function = "def _model_backward(x):\n    return x\n\n\ny = 1\n"
+    for more in ('_BACKWARD_SOURCE = r"""int e;"""\n', "sizes_backward = 2\n", binding):
         assert make_gallery.raced_mark(text + more) == make_gallery.raced_mark(text)
         assert make_gallery.raced_mark(text + more, train=True) != trained
+    assert make_gallery.raced_mark(text + function) == make_gallery.raced_mark(text + "y = 1\n")
     device = "#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800\nint {};\n#endif"
     assert mark(head=device.format("d")) != mark(head=device.format("e"))
 

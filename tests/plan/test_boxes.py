@@ -15,6 +15,7 @@ from crucible.plan.boxes import BN, choose_box, shared_bytes
 from crucible.plan.forms import Form
 from crucible.plan.gradients import choose_gradient
 from crucible.plan.hopper import COLUMNS, HOPPER_SHARED, SPLIT_COLUMNS
+from crucible.plan.hopper_gradients import REGISTERS, ranked_groups
 from crucible.plan.tiles import MMA_TILES, SHARED_LIMIT
 from crucible.sim import kernel as sim
 
@@ -78,6 +79,11 @@ def test_every_choice_fits(kernel, stride, dilation, extents, rows, channels):
     if gradient is not None:
         assert gradient.shared_bytes(f) <= SHARED_LIMIT and gradient.box[-1] % 8 == 0
         assert gradient.tap_groups * gradient.taps_each >= f.taps and gradient.threads <= 256
+    for groups in ranked_groups(f, extents, rows, channels, 1)[:4]:
+        taps = prod(f.kernel[groups.inner :])
+        assert groups.shared_bytes(f) <= HOPPER_SHARED and groups.box[-1] % 8 == 0 == prod(groups.box) % 16
+        assert groups.each * (groups.groups - 1) < taps <= groups.each * groups.groups and prod(f.stride) == 1
+        assert groups.each * groups.columns // 2 <= REGISTERS[groups.groups] and groups.columns % 8 == 0
 
 
 def test_shared_memory_is_counted_as_the_kernels_count_it():
@@ -88,6 +94,9 @@ def test_shared_memory_is_counted_as_the_kernels_count_it():
     beside = choose_box(wide, (1, 34, 34, 34), 128, 64)
     assert tile is not None and gradient is not None and beside is not None
     assert tile.pair is not None and beside.pair is not None and tile.precise is not None and beside.precise is not None
+    groups = ranked_groups(wide, (16, 32, 32, 32), 64, 128, 1)[0]
+    dilated = Form((1, 1, 3, 5), (1, 1, 1, 1), (1, 1, 1, 2), (0, 0, -1, -4), False)
+    flat = ranked_groups(dilated, (4, 1, 60, 50), 48, 40, 1)[0]
     assert tile.pair.join < 0 <= beside.pair.join, "one that keeps its weights, one that shares them"
     assert beside.pair.ready and beside.pair.boxes == 3
 
@@ -114,7 +123,7 @@ struct {name} {{
 
     source = f"""
 #include "window.cuh"
-#include "window_gradient.cuh"
+#include "gradient_wgmma.cuh"
 #include "window_split.cuh"
 #include "window_ready.cuh"
 #include "window_strips.cuh"
@@ -127,6 +136,10 @@ using namespace crucible;
 {functor("Strips_", strips.pair.box, lines, "using Inside = void; static constexpr int PHASES = 4, BESIDE = 2;")}
 {functor("Precise", tile.precise.box)}
 {functor("PreciseBeside", beside.precise.box, wide)}
+{functor("Groups", gradient.box, wide)}
+{functor("Flat", gradient.box, dilated)}
+extern "C" int groups_bytes() {{ return GradientRoom<{groups.text('Half')}, Groups>::shared_bytes; }}
+extern "C" int flat_bytes() {{ return GradientRoom<{flat.text('Half')}, Flat>::shared_bytes; }}
 extern "C" int precise_bytes() {{ return SplitRoom<{tile.precise.text}, Precise>::shared_bytes; }}
 extern "C" int precise_beside_bytes() {{ return SplitRoom<{beside.precise.text}, PreciseBeside>::shared_bytes; }}
 extern "C" int precise_beside_columns() {{ return Pair<{beside.precise.text}, PreciseBeside>::N; }}
@@ -148,6 +161,7 @@ extern "C" int gradient_bytes() {{ return GradientSizes<{gradient.text()}, Backw
     counted = {
         "window_bytes": shared_bytes(f, tile.box, tile.rows, tile.words),
         "gradient_bytes": gradient.shared_bytes(f),
+        "groups_bytes": groups.shared_bytes(wide), "flat_bytes": flat.shared_bytes(dilated),
         "kept_bytes": tile.pair.shared_bytes(f, "Half"), "kept_columns": tile.pair.columns,
         "again_bytes": tile.pair.shared_bytes(f, "Tf32"),
         "beside_bytes": beside.pair.shared_bytes(wide, "Half"), "beside_columns": beside.pair.columns,

@@ -221,6 +221,9 @@ def contraction(stage: Contraction, buffers: Mapping[str, Buffer], comment: Iter
     templates = {"window.cuh" if boxed else "window_gradient.cuh" if gradient else "contract.cuh"}
     pair, precise = (stage.tile.pair, stage.tile.precise) if isinstance(stage.tile, WindowTile) else (None, None)
     templates |= {t.template for t in (pair, precise) if t is not None}
+    groups = stage.tile.groups if isinstance(stage.tile, GradientTile) else None
+    if groups is not None:
+        templates.add(groups.template)
     if stage.packed:
         templates.add("contract_wgmma.cuh")
     few = few_sides(stage)
@@ -230,11 +233,12 @@ def contraction(stage: Contraction, buffers: Mapping[str, Buffer], comment: Iter
         templates.add("reduce.cuh")
     for size in (stage.splits, stage.box):
         parts.need(size)
-    extra = ["packed"] if boxed or stage.packed or few else []
+    extra = ["packed"] if boxed or stage.packed or few or groups is not None else []
     memory = workspace(stage) if asks(stage) else ""
     made = assemble(parts, stage.name, comment, body, launch(stage, STREAM), extra, templates, memory)
     made.columns = pair.instructions if pair is not None else {stage.tile.cols} if stage.packed else set()
     made.tf32 = {precise.columns} if precise is not None else set()
+    made.across = {groups.columns} if groups is not None else set()
     return made
 
 

@@ -45,6 +45,9 @@ def hopper(stage: Contraction) -> list[tuple[int, str, str]]:
         half, own = (tile.pair.text(k, busy=stage.statistics is not None) for k in ("Half", "Native"))
         made.append((TF32, tile.pair.launch, f"{half}, {tile.pair.text('Tf32')}"))
         made.append((NATIVE, tile.pair.launch, f"{own}, void"))
+    if isinstance(tile, GradientTile) and tile.groups is not None:
+        for value, kind in ((TF32, "Half"), (NATIVE, "Native")):
+            made.append((value, "launch_gradient_groups", f"{tile.groups.text(kind)}, {tile.text()}"))
     if isinstance(tile, WindowTile) and tile.precise is not None:
         made.append((FP32, tile.precise.launch, f"{tile.precise.text}, {tile.precise.other.text('fp32')}"))
     return made
@@ -101,13 +104,27 @@ def few_sides(stage: Contraction) -> list[str]:
 def asks(stage: Contraction) -> bool:
     """Whether the memory that a launcher wants depends on sizes or on the build."""
     ready = isinstance(stage.tile, WindowTile) and stage.tile.pair is not None and stage.tile.pair.ready
-    return stage.packed or ready or bool(few_sides(stage))
+    groups = isinstance(stage.tile, GradientTile) and stage.tile.groups is not None
+    return stage.packed or ready or groups or bool(few_sides(stage))
 
 
 def workspace(stage: Contraction) -> str:
     """The text of a function's body: memory for sums of few lines, or for packed operands, as the build has it."""
     if isinstance(stage.tile, WindowTile):
         return _window_workspace(stage, stage.tile)
+    if isinstance(stage.tile, GradientTile):
+        assert stage.tile.groups is not None
+        macro = f"CRUCIBLE_{stage.contract.rule.upper()}"
+        return "\n".join([
+            f"#if CRUCIBLE_HOPPER && {macro} == {TF32}",
+            f"return gradient_bytes<{stage.tile.groups.text('Half')}>(stage, {_splits(stage)});",
+            f"#elif CRUCIBLE_HOPPER && {macro} == {NATIVE}",
+            f"return gradient_bytes<{stage.tile.groups.text('Native')}>(stage, {_splits(stage)});",
+            "#else",
+            "static_cast<void>(stage);",
+            "return 0;",
+            "#endif",
+        ])  # fmt: skip
     few = [f"if (few_pays<{side}>(stage)) return few_bytes<{side}>(stage);" for side in few_sides(stage)]
     if not stage.packed:
         return "\n".join([*few, "return 0;"])
@@ -144,13 +161,17 @@ def _window_workspace(stage: Contraction, tile: WindowTile) -> str:
     ])  # fmt: skip
 
 
+def _splits(stage: Contraction) -> str:
+    return "1" if stage.splits == 1 else f"static_cast<int>({stage.splits})"
+
+
 def launch(stage: Contraction, stream: str) -> str:
     """The text that launches a contraction with the engine the build asks for."""
     macro = f"CRUCIBLE_{stage.contract.rule.upper()}"
     lines = []
     options = [(f"CRUCIBLE_HOPPER && {macro} == {v}", f, t, narrower(stage, v)) for v, f, t in hopper(stage)]
     options += [(f"{macro} == {v}", f, t, []) for v, f, t in choices(stage.tile)]
-    splits = "1" if stage.splits == 1 else f"static_cast<int>({stage.splits})"
+    splits = _splits(stage)
     given = {
         "launch_window": "reinterpret_cast<unsigned*>(packed)",
         "launch_warpgroups": "reinterpret_cast<void*>(packed)",
@@ -159,6 +180,7 @@ def launch(stage: Contraction, stream: str) -> str:
         "launch_ready": "reinterpret_cast<void*>(packed)",
         "launch_split": "reinterpret_cast<void*>(packed)",
         "launch_contract_wgmma": "reinterpret_cast<void*>(packed)",
+        "launch_gradient_groups": f"{splits}, reinterpret_cast<void*>(packed)",
     }
     for side in few_sides(stage):
         arguments = f"stage, {splits}, reinterpret_cast<void*>(packed), {stream}"

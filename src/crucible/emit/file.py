@@ -61,7 +61,8 @@ def write_file(request: Request) -> str:
             if all(x.name != label for x in found):
                 renamed = re.sub(rf"\b(run_|bytes_)?{re.escape(f.name)}\b", rf"\g<1>{label}", f.text)
                 found.append(Functor(label, renamed, f.pointers, f.sizes, f.extra, f"run_{label}", f.functions,
-                                     f.structs, f.templates, f.columns, f.tf32, f.asks))  # fmt: skip
+                                     f.structs, f.templates, f.columns, f.tf32, f.across,
+                                     f.asks))  # fmt: skip
     parts = {part: functors for part, functors in parts.items() if functors}
     sections = [_header(request), _imports(), _cuda(parts, runs), _builder(request, parts, runs)]
     for mode in request.modes:
@@ -111,10 +112,11 @@ def _cuda(parts: dict[str, list[Functor]], runs: Sequence[Pass]) -> str:
         structs = set().union(*(f.structs for f in functors))
         columns = set().union(*(f.columns for f in functors))
         tf32 = set().union(*(f.tf32 for f in functors))
+        across = set().union(*(f.across for f in functors))
         text = "\n\n".join([
             "#include <stdexcept>\n#include <string>\n#include <cstring>",
             f"{LIBRARY_BEGIN}\n\n{library(templates, functions, structs)}\n\n{LIBRARY_END}",
-            *([wgmma.instructions(columns, tf32)] if columns or tf32 else []),
+            *([wgmma.instructions(columns, tf32, across)] if columns or tf32 or across else []),
             "using namespace crucible;",
             'inline void check(cudaError_t error, const char* kernel) {\n'
             "  if (error == cudaSuccess) return;\n"
@@ -370,7 +372,7 @@ def _builder(request: Request, parts: dict[str, list[Functor]], runs: Sequence[P
         "tf32": ("True", "True"),
     }[request.precision]
     rules = sorted({s.contract.rule for run in runs for s in run.stages if isinstance(s, Contraction)})
-    own = any(f.columns or f.tf32 for part in parts.values() for f in part)
+    own = any(f.columns or f.tf32 or f.across for part in parts.values() for f in part)
     tiles = [s.tile for run in runs for s in run.stages if isinstance(s, Contraction)]
     boxed = any(isinstance(tile, WindowTile) and tile.pair is not None for tile in tiles)
     conv = switches[0]

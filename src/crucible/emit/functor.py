@@ -29,6 +29,7 @@ class Functor:
     templates: set[str] = field(default_factory=set)
     columns: set[int] = field(default_factory=set)  # of Hopper's matrix instructions
     tf32: set[int] = field(default_factory=set)  # the same, of those that are needed in kind Tf32 alone
+    across: set[int] = field(default_factory=set)  # the same, of operands that lie across
     asks: bool = False  # whether bytes_NAME(sizes) says how much memory `packed` must have
 
 

@@ -13,8 +13,11 @@ KINDS = (
 )
 
 
-def instructions(widths: Iterable[int], tf32: Iterable[int] = ()) -> str:
-    """``Wgmma<N, kind>`` of kernels/wgmma.cuh for these N, and for N that are needed in kind Tf32 alone."""
+def instructions(widths: Iterable[int], tf32: Iterable[int] = (), across: Iterable[int] = ()) -> str:
+    """``Wgmma<N, kind>`` of kernels/wgmma.cuh for these N, and for N that are needed in kind Tf32 alone.
+
+    ``across``: N of ``WgmmaAcross``.
+    """
     every = set(widths)
     parts = ["#if CRUCIBLE_HOPPER", "namespace crucible {"]
     for width in sorted(every | set(tf32)):
@@ -22,10 +25,14 @@ def instructions(widths: Iterable[int], tf32: Iterable[int] = ()) -> str:
             if width not in every and kind != "Tf32":
                 continue
             parts += [f"#if {condition}", _one(width, kind, depth, element, tail), "#endif"]
+    for width in sorted(set(across)):
+        for kind, condition, depth, element, tail in KINDS:
+            if tail:
+                parts += [f"#if {condition}", _one(width, kind, depth, element, ", 1, 1", "WgmmaAcross"), "#endif"]
     return "\n".join([*parts, "}  // namespace crucible", "#endif  // CRUCIBLE_HOPPER"])
 
 
-def _one(width: int, kind: str, depth: int, element: str, tail: str) -> str:
+def _one(width: int, kind: str, depth: int, element: str, tail: str, name: str = "Wgmma") -> str:
     count = width // 2
     registers = [f"%{i}" for i in range(count)]
     sums = [f'"+f"(d[{i}])' for i in range(count)]
@@ -38,7 +45,7 @@ def _one(width: int, kind: str, depth: int, element: str, tail: str) -> str:
     bound = ",\n          ".join(rows(sums, 8))
     return "\n".join([
         "template <>",
-        f"struct Wgmma<{width}, Operands::{kind}> {{",
+        f"struct {name}<{width}, Operands::{kind}> {{",
         f"  static __device__ __forceinline__ void multiply(float (&d)[{count}], uint64_t a, uint64_t b, int more) {{",
         "#if CRUCIBLE_HAS_WGMMA",
         "    asm volatile(",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from crucible.plan.forms import FETCH, Form, boxes_within, dealt
+from crucible.plan.hopper_gradients import GradientGroups
 from crucible.plan.tiles import SHARED_LIMIT, Tile
 
 MMA, BOX = 1.6, 400.0  # cycles for one mma, and for what each box costs whatever its size
@@ -26,6 +27,7 @@ class GradientTile:
     warps_k: int  # warps that take turns along the pixels, each with a partial sum of its own
     box: tuple[int, ...]
     other: Tile
+    groups: GradientGroups | None = None  # on Hopper
 
     @property
     def rows(self) -> int:
@@ -59,6 +61,16 @@ class GradientTile:
         panel = self.rows * (-(-box // 32) * 32 + 4) + self.channels * (-(-halo // 32) * 32 + 4)
         return 2 * panel * 4
 
+    def cycles(self, form: Form, extents: Sequence[int]) -> float:
+        """What a tile should take."""
+        halo = form.halo(self.box)
+        count = prod(-(-e // b) for e, b in zip(extents, self.box))
+        units = self.threads / 32 / self.warps_k * self.blocks * self.taps_each * self.each
+        # Threads that have no pixel wait for those that have.
+        plain, under = (dealt(n, self.threads) for n in (prod(self.box), prod(halo)))
+        words = self.rows * plain * (1 + 8 / self.box[-1]) + self.channels * under * (1 + 8 / halo[-1])
+        return count * (prod(self.box) / 8 * units * MMA + FETCH / 8 * words + BOX)
+
 
 def choose_gradient(form: Form, extents: Sequence[int], rows: int, channels: int, other: Tile) -> GradientTile | None:
     """How the gradient of a weight is computed on boxes; none where the window has too many taps or no halo fits."""
@@ -86,11 +98,5 @@ def ranked_gradients(form: Form, extents: Sequence[int], rows: int, channels: in
             tile = GradientTile(blocks, warps_m, groups, taps_each, channel_groups, each, warps_k, (*box, last), other)
             if tile.shared_bytes(form) > SHARED_LIMIT:
                 continue
-            halo = form.halo(tile.box)
-            count = prod(-(-e // b) for e, b in zip(extents, tile.box))
-            products = prod(tile.box) / 8 * (tile.threads / 32 / warps_k) * blocks * taps_each * each * MMA
-            # Threads that have no pixel wait for those that have.
-            plain, under = (dealt(n, tile.threads) for n in (prod(tile.box), prod(halo)))
-            words = tile.rows * plain * (1 + 8 / last) + tile.channels * under * (1 + 8 / halo[-1])
-            found.append((count * (products + FETCH / 8 * words + BOX), tile))
+            found.append((tile.cycles(form, extents), tile))
     return [tile for _, tile in sorted(found, key=lambda f: f[0])]

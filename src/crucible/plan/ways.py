@@ -12,6 +12,7 @@ from crucible.plan.boxes import WindowTile, choose_box, ranked_boxes, ranked_mer
 from crucible.plan.forms import NO_POOL, Form
 from crucible.plan.gradients import GradientTile, ranked_gradients
 from crucible.plan.hopper import PairTile, ranked_pairs
+from crucible.plan.hopper_gradients import GradientGroups, ranked_groups
 from crucible.plan.narrower import with_narrower
 from crucible.plan.tiles import PROCESSORS, MmaTile, Tile, few_lines, packing_pays
 
@@ -80,6 +81,7 @@ class Way:
         t = self.tile
         if isinstance(t, GradientTile):
             text = f"gradient box {_times(t.box)}"
+            text += f", on Hopper {_groups(t.groups)}" if t.groups is not None else ""
         elif isinstance(t, WindowTile):
             text = f"box {_times(t.box)}" + (f", on Hopper {_pair(t.pair)}" if t.pair is not None else "")
         else:
@@ -96,6 +98,10 @@ def _pair(pair: PairTile) -> str:
     words += f" of {pair.merged} groups" if pair.merged > 1 else ""
     often = "twice" if pair.boxes == 2 else "three times"
     return f"{_times(pair.box)}{words}" + (f" {often} along {pair.join}" if pair.join >= 0 else "")
+
+
+def _groups(g: GradientGroups) -> str:
+    return f"{_times(g.box)} with {g.columns} channels by {g.groups} times {g.each} taps"
 
 
 @dataclass(frozen=True)
@@ -124,7 +130,7 @@ def best(site: Site) -> Way:
     splits = _splits(site, tile)
     if site.engine == "mma" and site.form is not None:
         if site.gradient:
-            found = ranked_gradients(site.form, site.extents, site.rows, site.channels, tile)
+            found = _gradients(site, site.form, tile)
             if found:
                 return Way(found[0], _gradient_splits(site, found[0]))
         elif splits == 1:
@@ -139,8 +145,12 @@ def ways(site: Site, hopper: bool, count: int = TRIED) -> list[Way]:
     found = [best(site)]
     ranked = _tiles(site)
     if site.engine == "mma" and site.form is not None and site.gradient:
-        gradients = ranked_gradients(site.form, site.extents, site.rows, site.channels, ranked[0])
-        found += [Way(g, _gradient_splits(site, g)) for g in gradients[:count]]
+        gradients = _gradients(site, site.form, ranked[0])[:count]
+        if hopper and gradients:
+            sizes = (site.extents, site.rows, site.channels, site.batches)
+            more = ranked_groups(site.form, *sizes)[:count]
+            gradients += [replace(gradients[0], groups=g) for g in (*more, None)]
+        found += [Way(g, _gradient_splits(site, g)) for g in gradients]
     elif site.engine == "mma" and site.form is not None:
         found += _windows(site, hopper, count)
     boxed = isinstance(found[0].tile, (WindowTile, GradientTile))
@@ -216,10 +226,30 @@ def _splits(site: Site, tile: Tile) -> int:
     return min(-(-2 * FEW_TILES // blocks), site.depth // 256) if few else 1
 
 
+def _gradients(site: Site, form: Form, other: Tile) -> list[GradientTile]:
+    """Boxes for the gradient of a weight, the fastest first, with Hopper's instructions where these should pay."""
+    found = ranked_gradients(form, site.extents, site.rows, site.channels, other)
+    sizes = (site.extents, site.rows, site.channels, site.batches)
+    groups = ranked_groups(form, *sizes)[:1] if found else []
+    if not groups:
+        return found
+    cycles = found[0].cycles(form, site.extents) * _gradient_blocks(site, found[0]) / PROCESSORS
+    pays = groups[0].cycles(form, *sizes) < cycles
+    return [replace(tile, groups=groups[0]) for tile in found] if pays else found
+
+
+def _gradient_blocks(site: Site, tile: GradientTile) -> int:
+    return -(-site.rows // tile.rows) * -(-site.channels // tile.channels) * site.batches
+
+
 def _gradient_splits(site: Site, tile: GradientTile) -> int:
-    blocks = -(-site.rows // tile.rows) * -(-site.channels // tile.channels) * site.batches
+    """Partial sums: two blocks for each processor, or one where these are as large as a processor on Hopper."""
     boxes = prod(-(-e // b) for e, b in zip(site.extents, tile.box))
-    return min(-(-2 * PROCESSORS // blocks), boxes)
+    wanted = -(-2 * PROCESSORS // _gradient_blocks(site, tile))
+    if tile.groups is not None and site.form is not None:
+        kinds = tile.groups.kinds(site.form, site.rows, site.channels, site.batches)
+        wanted = max(wanted, PROCESSORS // kinds)
+    return min(wanted, boxes)
 
 
 @lru_cache(64)

@@ -18,6 +18,7 @@ from crucible.graph.origins import origin_of
 from crucible.plan.boxes import WindowTile
 from crucible.plan.cost import Cost, bound, item_bytes, stage_cost
 from crucible.plan.gpus import Gpu
+from crucible.plan.gradients import GradientTile
 from crucible.plan.program import Program
 from crucible.plan.schedule import Plan
 from crucible.plan.stages import Call, Contraction, Map, Row, Stage
@@ -211,6 +212,8 @@ def _kernel(fused: Fused, mode: Mode, stage: Stage, cost: Cost, whole: Cost, dir
             beside += "; on Hopper a second one rounds the input"
         if stage.tile.pair is not None:
             beside += "; on Hopper a last one does again what half could not hold"
+    elif isinstance(stage, Contraction) and isinstance(stage.tile, GradientTile) and stage.tile.groups is not None:
+        beside = "on Hopper two launches round both tensors, a last one does again what half could not hold"
     elif isinstance(stage, Contraction) and stage.site is not None and stage.site.few:
         beside = "of few lines: a second launch adds up parts of the depth"
     elif isinstance(stage, Contraction) and stage.packed:
