@@ -4585,334 +4585,6 @@ struct Sum {
 
 }  // namespace crucible
 
-// Neighbours in memory, 16 bytes of the file's element type at a time.
-//
-// A walk goes over places `from` .. `to`. Where its tensors begin alike (all elements of one place at the same distance
-// from a multiple of a vector's length) it is a few single elements, then vectors, then a few single ones; else all are
-// single. A thread asks for IN_FLIGHT vectors before it waits for the first.
-//   CRUCIBLE_VECTORS     0: single elements only, for comparisons
-//   CRUCIBLE_IN_FLIGHT   how many vectors a thread asks for at once
-//   CRUCIBLE_STREAMING   1: what nothing reads again leaves the caches first
-
-#ifndef CRUCIBLE_VECTORS
-#define CRUCIBLE_VECTORS 1
-#endif
-#ifndef CRUCIBLE_IN_FLIGHT
-#define CRUCIBLE_IN_FLIGHT 2
-#endif
-#ifndef CRUCIBLE_STREAMING
-#define CRUCIBLE_STREAMING 1
-#endif
-
-namespace crucible {
-
-constexpr int VECTOR = 16 / sizeof(scalar), IN_FLIGHT = CRUCIBLE_IN_FLIGHT;
-
-template <int BYTES>
-struct WordOf { using type = uint4; };
-template <>
-struct WordOf<8> { using type = uint2; };
-template <>
-struct WordOf<4> { using type = unsigned; };
-template <>
-struct WordOf<2> { using type = unsigned short; };
-
-// So many elements of any type: 16 bytes, or several times that, or less.
-template <class T>
-struct Vector {
-  using Word = typename WordOf<VECTOR * sizeof(T)>::type;
-  static constexpr int WORDS = VECTOR * sizeof(T) / sizeof(Word);
-  T elements[VECTOR];
-  __device__ __forceinline__ const T& operator[](int u) const { return elements[u]; }
-  __device__ __forceinline__ T& operator[](int u) { return elements[u]; }
-};
-
-// Of a tensor that this kernel only reads; `LAST`: and that nothing reads after it.
-template <bool LAST = false, class T>
-__device__ __forceinline__ Vector<T> read_vector(const T* at) {
-  using V = Vector<T>;
-  const auto* const from = reinterpret_cast<const typename V::Word*>(at);
-  typename V::Word words[V::WORDS];
-#pragma unroll
-  for (int i = 0; i < V::WORDS; ++i) words[i] = LAST && CRUCIBLE_STREAMING ? __ldcs(from + i) : __ldg(from + i);
-  V v;
-  memcpy(&v, words, sizeof(V));
-  return v;
-}
-
-template <bool LAST = false, class T>
-__device__ __forceinline__ void write_vector(T* at, const Vector<T>& v) {
-  using V = Vector<T>;
-  auto* const to = reinterpret_cast<typename V::Word*>(at);
-  typename V::Word words[V::WORDS];
-  memcpy(words, &v, sizeof(V));
-#pragma unroll
-  for (int i = 0; i < V::WORDS; ++i) {
-    if constexpr (LAST && CRUCIBLE_STREAMING) {
-      __stcs(to + i, words[i]);
-    } else {
-#if CRUCIBLE_WIDE
-      __stwb(to + i, words[i]);  // at an address from 64-bit numbers the compiler would store a word's parts one by one
-#else
-      to[i] = words[i];
-#endif
-    }
-  }
-}
-
-// How far elements lie from where a vector may begin: the same for all, or -1.
-template <class T>
-__host__ __device__ __forceinline__ int alike(const T* at) {
-  return static_cast<int>(reinterpret_cast<uintptr_t>(at) / sizeof(T) % VECTOR);
-}
-template <class T, class... Others>
-__host__ __device__ __forceinline__ int alike(const T* at, const Others*... others) {
-  const int one = alike(at), other = alike(others...);
-  return one == other ? one : -1;
-}
-
-// The places of a walk as vectors and single elements.
-struct Stretch {
-  Index from, to, begin, vectors;
-  __host__ __device__ __forceinline__ Index singles() const { return to - from - vectors * VECTOR; }
-  __host__ __device__ __forceinline__ Index single(int64_t k) const {
-    const Index place = from + static_cast<Index>(k);
-    return place < begin ? place : place + vectors * VECTOR;
-  }
-};
-
-// `distance`: of the element at place 0 from where a vector may begin, or less than 0 where there are none.
-__host__ __device__ __forceinline__ Stretch stretch(int64_t first, int64_t last, int distance) {
-  const Index from = static_cast<Index>(first), to = static_cast<Index>(last), wanted = -(from + distance) & (VECTOR - 1);
-  if (!CRUCIBLE_VECTORS || distance < 0 || wanted >= to - from) return {from, to, to, 0};
-  return {from, to, from + wanted, (to - from - wanted) / VECTOR};
-}
-
-}  // namespace crucible
-
-// A group of N threads a row: the functor walks over the row, reduces, and stores what depends on the results.
-//
-// N is 1 (a thread for each row: short rows, or rows whose neighbours are neighbours in memory), 32 (a warp) or 256 (a
-// block). A functor R has `Index rows() const` and
-//   template <class L> void operator()(const L& lanes, Index row) const;
-// where `lanes.first()` and `lanes.step()` deal out the row, `lanes.join(acc)` leaves the joined result with every
-// thread, and `lanes.leads()` is true in one of them. Partial results travel by shuffles, between warps through N/32
-// slots of shared memory.
-// A functor whose later walks need again what the first one computes may also have
-//   int64_t kept() const;  void keeping(const L&, Index row, accum* kept) const;
-// which keeps that in shared memory, so many numbers a row; each thread reads what it wrote itself.
-//
-// A sliced functor, where what is reduced is short (partial results) and what follows is long, has
-//   struct Found;  Found reduce(const L&, Index row) const;  int64_t length() const;  Index repeats() const;
-//   void walk(const L&, Index row, Index part, int64_t from, int64_t to, const Found&) const;
-// and takes two launches: the rows, then pieces of SLICE_VECTORS vectors a thread of each of a row's parts.
-//
-// A split functor, for few long rows, has instead
-//   struct Acc;  void walk(const L&, Index row, int64_t from, int64_t to, Acc&) const;  int64_t length() const;
-//   void finish(const L&, Index row, const Acc&) const;
-// and takes two launches: every part of every row, then the rows. Nothing depends on timing.
-//   CRUCIBLE_SLICE_VECTORS   how many vectors a thread of a sliced walk has, all asked for before the first is used
-//   CRUCIBLE_LAST_FIRST      1: slices and kept rows go from the last to the first, as the end of what was written just before is still
-//                            in the cache
-
-#ifndef CRUCIBLE_SLICE_VECTORS
-#define CRUCIBLE_SLICE_VECTORS 4
-#endif
-#ifndef CRUCIBLE_LAST_FIRST
-#define CRUCIBLE_LAST_FIRST 1
-#endif
-
-namespace crucible {
-
-constexpr int ROW_THREADS = 256, SLICE_VECTORS = CRUCIBLE_SLICE_VECTORS, GRID_MOST = 65535;
-
-// What another lane has: the one `by` further on, or, where LANE, that lane.
-template <bool LANE = false, class Acc>
-__device__ __forceinline__ Acc from_lane(const Acc& a, int by) {
-  static_assert(sizeof(Acc) % 4 == 0, "partial results are whole words");
-  uint32_t words[sizeof(Acc) / 4];
-  memcpy(words, &a, sizeof(Acc));
-#pragma unroll
-  for (int i = 0; i < static_cast<int>(sizeof(Acc) / 4); ++i)
-    words[i] = LANE ? __shfl_sync(0xffffffffu, words[i], by) : __shfl_down_sync(0xffffffffu, words[i], by);
-  Acc b;
-  memcpy(&b, words, sizeof(Acc));
-  return b;
-}
-
-// The first COUNT lanes' results, joined, to all lanes. What the others join on the way nobody wants.
-template <int COUNT, class Acc>
-__device__ __forceinline__ Acc join_lanes(Acc a) {
-#pragma unroll
-  for (int by = COUNT / 2; by > 0; by /= 2) a.join(from_lane(a, by));
-  return from_lane<true>(a, 0);
-}
-
-// What an earlier kernel left, whole.
-template <class T>
-__device__ __forceinline__ T read_words(const T* at) {
-  static_assert(sizeof(T) % 4 == 0 && alignof(T) % 4 == 0, "partial results are whole words");
-  uint32_t words[sizeof(T) / 4];
-#pragma unroll
-  for (int i = 0; i < static_cast<int>(sizeof(T) / 4); ++i) words[i] = __ldg(reinterpret_cast<const uint32_t*>(at) + i);
-  T value;
-  memcpy(&value, words, sizeof(T));
-  return value;
-}
-
-template <int N>
-struct Lanes {
-  static_assert(N == 1 || N == 32 || N == ROW_THREADS, "a thread, a warp or a block");
-  __device__ __forceinline__ int first() const { return static_cast<int>(threadIdx.x) % N; }
-  __device__ __forceinline__ int step() const { return N; }
-  __device__ __forceinline__ bool leads() const { return first() == 0; }
-  // Where warps take parts of a row, each alone.
-  static constexpr int WIDTH = N < 32 ? N : 32, WARPS = N / WIDTH;
-  __device__ __forceinline__ int lane() const { return first() % WIDTH; }
-  __device__ __forceinline__ int warp() const { return first() / WIDTH; }
-
-  template <class Acc>
-  __device__ __forceinline__ void join(Acc& a) const {
-    if constexpr (N > 1) a = join_lanes<32>(a);
-    if constexpr (N > 32) {
-      constexpr int WARPS = ROW_THREADS / 32;
-      __shared__ __align__(16) unsigned char slots[WARPS * sizeof(Acc)];
-      Acc* const slot = reinterpret_cast<Acc*>(slots);
-      __syncthreads();  // the last join's readers are done
-      if (threadIdx.x % 32 == 0) slot[threadIdx.x / 32] = a;
-      __syncthreads();
-      a = join_lanes<WARPS>(slot[threadIdx.x % WARPS]);
-    }
-  }
-};
-
-template <int N>
-__device__ __forceinline__ int64_t row_of_thread() {
-  return (static_cast<int64_t>(blockIdx.x) * ROW_THREADS + threadIdx.x) / N;
-}
-
-// The length of a part, where a row is cut into so many: whole vectors, and lines of memory.
-__host__ __device__ inline int64_t row_share(int64_t length, int parts) {
-  constexpr int LINE = 128 / sizeof(scalar);
-  const int64_t share = (length + parts - 1) / parts;
-  return (share + LINE - 1) / LINE * LINE;
-}
-
-template <int N, class R>
-__global__ void __launch_bounds__(ROW_THREADS) row_kernel(const R r) {
-  follow();
-  const int64_t row = row_of_thread<N>();
-  if (row < r.rows()) r(Lanes<N>(), static_cast<Index>(row));
-}
-
-template <int N, class R>
-__global__ void __launch_bounds__(ROW_THREADS) row_keeping_kernel(const R r) {
-  follow();
-  extern __shared__ __align__(16) unsigned char row_kept[];
-  const int64_t after = row_of_thread<N>(), row = CRUCIBLE_LAST_FIRST ? r.rows() - 1 - after : after;
-  accum* const kept = reinterpret_cast<accum*>(row_kept) + threadIdx.x / N * r.kept();
-  if (after < r.rows()) r.keeping(Lanes<N>(), static_cast<Index>(row), kept);
-}
-
-template <int N, class R>
-__global__ void __launch_bounds__(ROW_THREADS) row_found_kernel(const R r, typename R::Found* found) {
-  follow();
-  const int64_t row = row_of_thread<N>();
-  if (row >= r.rows()) return;
-  const Lanes<N> lanes;
-  const typename R::Found mine = r.reduce(lanes, static_cast<Index>(row));
-  if (lanes.leads()) found[row] = mine;
-}
-
-// Slices are blockIdx.x, parts of rows the rest. No division, and all of `found` at once: each would be waited for before
-// elements are asked for.
-template <class R>
-__global__ void __launch_bounds__(ROW_THREADS) row_slices_kernel(const R r, const typename R::Found* found, Index share) {
-  follow();
-  const int64_t count = static_cast<int64_t>(r.rows()) * r.repeats(), after = blockIdx.z * int64_t(GRID_MOST) + blockIdx.y;
-  if (after >= count) return;
-  const Index place = static_cast<Index>(CRUCIBLE_LAST_FIRST ? count - 1 - after : after), row = place / r.repeats();
-  const Index length = static_cast<Index>(r.length());
-  const Index from = share * static_cast<Index>(CRUCIBLE_LAST_FIRST ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
-  const Index to = length - from < share ? length : from + share;
-  r.walk(Lanes<ROW_THREADS>(), row, place % r.repeats(), from, to, read_words(found + row));
-}
-
-template <int N, class R>
-__global__ void __launch_bounds__(ROW_THREADS) row_parts_kernel(const R r, typename R::Acc* parts, int splits) {
-  follow();
-  const int64_t row = row_of_thread<N>(), length = r.length(), each = row_share(length, splits);
-  if (row >= r.rows()) return;
-  const int64_t from = each * blockIdx.y, to = from + each < length ? from + each : length;
-  typename R::Acc a;
-  const Lanes<N> lanes;
-  r.walk(lanes, static_cast<Index>(row), from, to, a);
-  lanes.join(a);
-  if (lanes.leads()) parts[static_cast<int64_t>(blockIdx.y) * r.rows() + row] = a;
-}
-
-template <class R>
-__global__ void __launch_bounds__(ROW_THREADS) row_whole_kernel(const R r, const typename R::Acc* parts, int splits) {
-  follow();
-  const int64_t row = row_of_thread<32>();
-  if (row >= r.rows()) return;
-  typename R::Acc a;
-  const Lanes<32> lanes;
-  for (int s = lanes.first(); s < splits; s += lanes.step()) a.join(parts[static_cast<int64_t>(s) * r.rows() + row]);
-  lanes.join(a);
-  r.finish(lanes, static_cast<Index>(row), a);
-}
-
-inline unsigned row_blocks(int64_t rows, int lanes) {
-  return static_cast<unsigned>((rows * lanes + ROW_THREADS - 1) / ROW_THREADS);
-}
-
-template <int N, class R>
-cudaError_t launch_rows(const R& r, cudaStream_t stream) {
-  const int64_t rows = r.rows();
-  if (rows <= 0) return cudaSuccess;
-  return cudaLaunchKernelEx(After(row_blocks(rows, N), ROW_THREADS, 0, stream), row_kernel<N, R>, r);
-}
-
-// Rows that fit in shared memory keep what their first walk computes.
-template <int N, class R>
-cudaError_t launch_keeping_rows(const R& r, cudaStream_t stream) {
-  const int64_t rows = r.rows(), bytes = r.kept() * (ROW_THREADS / N) * static_cast<int64_t>(sizeof(accum));
-  if (rows <= 0 || bytes > 48 * 1024) return launch_rows<N>(r, stream);
-  return cudaLaunchKernelEx(After(row_blocks(rows, N), ROW_THREADS, static_cast<size_t>(bytes), stream), row_keeping_kernel<N, R>, r);
-}
-
-// `found` has room for a Found for each row.
-template <int N, class R>
-cudaError_t launch_sliced_rows(const R& r, void* found, cudaStream_t stream) {
-  constexpr int SLICE = SLICE_VECTORS * VECTOR * ROW_THREADS;
-  const int64_t rows = r.rows(), length = r.length(), slices = (length + SLICE - 1) / SLICE;
-  if (rows <= 0) return cudaSuccess;
-  auto* const results = static_cast<typename R::Found*>(found);
-  const cudaError_t error = cudaLaunchKernelEx(After(row_blocks(rows, N), ROW_THREADS, 0, stream), row_found_kernel<N, R>, r, results);
-  if (error != cudaSuccess) return error;
-  const int64_t places = rows * r.repeats();
-  if (places <= 0 || slices <= 0) return cudaSuccess;
-  const dim3 grid(static_cast<unsigned>(slices), static_cast<unsigned>(places < GRID_MOST ? places : GRID_MOST),
-                  static_cast<unsigned>((places + GRID_MOST - 1) / GRID_MOST));
-  return cudaLaunchKernelEx(After(grid, ROW_THREADS, 0, stream),
-                            row_slices_kernel<R>, r, results, static_cast<Index>(row_share(length, static_cast<int>(slices))));
-}
-
-// `parts` has room for rows * splits partial results.
-template <int N, class R>
-cudaError_t launch_split_rows(const R& r, void* parts, int splits, cudaStream_t stream) {
-  const int64_t rows = r.rows();
-  if (rows <= 0) return cudaSuccess;
-  auto* const acc = static_cast<typename R::Acc*>(parts);
-  const cudaError_t error = cudaLaunchKernelEx(After(dim3(row_blocks(rows, N), splits), ROW_THREADS, 0, stream),
-                                               row_parts_kernel<N, R>, r, acc, splits);
-  if (error != cudaSuccess) return error;
-  return cudaLaunchKernelEx(After(row_blocks(rows, 32), ROW_THREADS, 0, stream), row_whole_kernel<R>, r, acc, splits);
-}
-
-}  // namespace crucible
-
 // Boxes of output pixels and the input under them, in up to four dimensions.
 //
 // A functor whose columns are pixels names its form by types: Box, Kernel, Stride, Dilation, Shift (all Dims), and gives
@@ -6114,6 +5786,1519 @@ cudaError_t launch_contract(const P& p, int splits, cudaStream_t stream) {
 
 }  // namespace crucible
 
+// The gradient of a convolution's weight on tensor cores (mma.sync, compute capability 8.0 and later).
+//
+// D[m, (channel, tap)] = sum over pixels of a(m, pixel) * b(channel, the input pixel under tap): a plain tensor times one
+// seen through a window. A block takes BM rows and BC channels with all their taps, and walks over boxes of pixels: a's box
+// and b's halo lie in shared memory as rows of pixels (PITCH = 4 modulo 32 words: a fragment's eight rows and four pixels
+// lie in 32 banks), and a tap is an offset into the halo. A warp sums MT * 16 rows by UNITS pairs of a tap and 8 channels,
+// so a fragment of a serves UNITS products. Boxes are shared out to `splits` blocks; each leaves a partial sum.
+// While one box is multiplied, the next one is on its way: by asynchronous copies where both tensors are float memory as
+// it is, to be rounded where it lies; through registers otherwise, part by part, stored a round later.
+//
+// Words are tf32 numbers: float is rounded to nearest even, half and bfloat16 fit as they are.
+// Tensor cores cut what they add and these sums are long, so each box's sum goes to ordinary registers, which round.
+
+#include <type_traits>
+
+namespace crucible {
+
+// WARPS_M x TAP_GROUPS x CHANNEL_GROUPS x WARPS_K warps; a warp has MT * 16 rows and TAPS_EACH taps of EACH * 8 channels.
+// Warps that share all that take turns along the pixels, and each leaves a partial sum of its own.
+template <int MT_, int WARPS_M, int TAP_GROUPS, int TAPS_EACH, int CHANNEL_GROUPS, int EACH, int WARPS_K_>
+struct Gradient {
+  static constexpr int MT = MT_, WM = MT * 16, BM = WARPS_M * WM, BC = CHANNEL_GROUPS * EACH * 8;
+  static constexpr int UNITS = TAPS_EACH * EACH, WARPS_K = WARPS_K_, SIDE = TAP_GROUPS * CHANNEL_GROUPS;
+  static constexpr int threads = WARPS_M * SIDE * WARPS_K * 32;
+  static __device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x) % 32; }
+  static __device__ __forceinline__ int warp() { return static_cast<int>(threadIdx.x) / 32; }
+  static __device__ __forceinline__ int turn() { return warp() / (WARPS_M * SIDE); }
+  static __device__ __forceinline__ int row() { return warp() / SIDE % WARPS_M * WM; }
+  static __device__ __forceinline__ int tap(int unit) {
+    return warp() / CHANNEL_GROUPS % TAP_GROUPS * TAPS_EACH + unit % TAPS_EACH;
+  }
+  static __device__ __forceinline__ int channel(int unit) {
+    return (warp() % CHANNEL_GROUPS * EACH + unit / TAPS_EACH) * 8;
+  }
+};
+
+// How COUNT pixels by LINES lines are dealt to the threads: a thread has the same pixels of every line it takes.
+template <int COUNT, int LINES, int THREADS>
+struct Dealt {
+  static constexpr int SHARE = THREADS / COUNT > 0 ? THREADS / COUNT : 1;    // threads on one pixel
+  static constexpr int SLOTS = SHARE > 1 ? 1 : (COUNT + THREADS - 1) / THREADS;
+  static constexpr int TURNS = (LINES + SHARE - 1) / SHARE;                  // lines of a thread
+  static __device__ __forceinline__ int pixel(int slot) {
+    const int t = static_cast<int>(threadIdx.x);
+    return SHARE > 1 ? t % COUNT : t + slot * THREADS;
+  }
+  static __device__ __forceinline__ int line(int turn) {
+    return turn * SHARE + (SHARE > 1 ? static_cast<int>(threadIdx.x) / COUNT : 0);
+  }
+  static __device__ __forceinline__ bool takes(int slot, int turn) {
+    return pixel(slot) < COUNT && line(turn) < LINES && static_cast<int>(threadIdx.x) < COUNT * SHARE * SLOTS;
+  }
+};
+
+template <class G, class P>
+struct GradientSizes {
+  using Box = typename P::Box;
+  using Halo = HaloOf<P>;
+  static_assert(Box::at(3) % 8 == 0, "eight pixels of a step are neighbours");
+  static constexpr int TAPS = P::Kernel::product, STEPS = Box::product / 8, ROUNDS = (STEPS + G::WARPS_K - 1) / G::WARPS_K;
+  static constexpr int A_PITCH = (Box::product + 31) / 32 * 32 + 4, B_PITCH = (Halo::product + 31) / 32 * 32 + 4;
+  using A = Dealt<Box::product, G::BM, G::threads>;
+  using B = Dealt<Halo::product, G::BC, G::threads>;
+  // Lines that a thread fetches in one round.
+  static constexpr int A_EACH = (A::TURNS + ROUNDS - 1) / ROUNDS, B_EACH = (B::TURNS + ROUNDS - 1) / ROUNDS;
+  static constexpr int LAG = ROUNDS < 2 ? 0 : 1;  // rounds between asking for words and storing them
+  static constexpr bool ASYNC = P::a_direct && P::b_direct && sizeof(scalar) == 4;
+  static constexpr int B_START = G::BM * A_PITCH, PANEL = B_START + G::BC * B_PITCH;
+  static constexpr int shared_bytes = 2 * PANEL * 4;
+};
+
+template <class G, class P>
+struct GradientBlock {
+#if CRUCIBLE_HAS_MMA
+  using S = GradientSizes<G, P>;
+  using A = typename S::A;
+  using B = typename S::B;
+  const P& p;
+  Index z, m0, c0;
+  int now, next;  // words
+  unsigned* shared;
+  typename P::AAt a_at[A::SLOTS];
+  typename P::BAt b_at[B::SLOTS];
+  float a_values[S::LAG + 1][A::SLOTS][S::A_EACH], b_values[S::LAG + 1][B::SLOTS][S::B_EACH];
+
+  __device__ __forceinline__ void find(Index box) {
+    const BoxPlace<P> place(p, box);
+#pragma unroll
+    for (int i = 0; i < A::SLOTS; ++i) a_at[i] = place.plain(p, z, A::pixel(i) < P::Box::product ? A::pixel(i) : 0);
+#pragma unroll
+    for (int i = 0; i < B::SLOTS; ++i) b_at[i] = place.halo(p, z, B::pixel(i) < S::Halo::product ? B::pixel(i) : 0);
+  }
+
+  // The whole of the next box by asynchronous copies, and what is left to do where they have come to.
+  __device__ __forceinline__ void copy(unsigned* panel) const {
+#pragma unroll
+    for (int turn = 0; turn < A::TURNS; ++turn) {
+      const Index m = m0 + A::line(turn), near = m < p.rows() ? m : p.rows() - 1;
+#pragma unroll
+      for (int i = 0; i < A::SLOTS; ++i)
+        if (A::takes(i, turn))
+          copy_async(panel + A::line(turn) * S::A_PITCH + A::pixel(i), p.a_from(a_at[i], near),
+                     a_at[i].inside && m < p.rows());
+    }
+#pragma unroll
+    for (int turn = 0; turn < B::TURNS; ++turn) {
+      const Index c = c0 + B::line(turn), near = c < p.channels() ? c : p.channels() - 1;
+#pragma unroll
+      for (int i = 0; i < B::SLOTS; ++i)
+        if (B::takes(i, turn))
+          copy_async(panel + S::B_START + B::line(turn) * S::B_PITCH + B::pixel(i), p.b_from(b_at[i], near),
+                     b_at[i].inside && c < p.channels());
+    }
+    commit_copies();
+  }
+  __device__ __forceinline__ void round(unsigned* panel) const {
+    wait_copies();
+#pragma unroll
+    for (int turn = 0; turn < A::TURNS; ++turn)
+#pragma unroll
+      for (int i = 0; i < A::SLOTS; ++i)
+        if (A::takes(i, turn)) {
+          unsigned& word = panel[A::line(turn) * S::A_PITCH + A::pixel(i)];
+          word = round_tf32(__uint_as_float(word));
+        }
+#pragma unroll
+    for (int turn = 0; turn < B::TURNS; ++turn)
+#pragma unroll
+      for (int i = 0; i < B::SLOTS; ++i)
+        if (B::takes(i, turn)) {
+          unsigned& word = panel[S::B_START + B::line(turn) * S::B_PITCH + B::pixel(i)];
+          word = round_tf32(__uint_as_float(word));
+        }
+  }
+
+  // A round's share of the next box. What is not there is loaded from somewhere near and becomes zero when it is put away.
+  __device__ __forceinline__ void fetch(int round, int slot) {
+#pragma unroll
+    for (int e = 0; e < S::A_EACH; ++e) {
+      const Index m = m0 + A::line(round * S::A_EACH + e);
+#pragma unroll
+      for (int i = 0; i < A::SLOTS; ++i) a_values[slot][i][e] = p.a_in(a_at[i], m < p.rows() ? m : p.rows() - 1);
+    }
+#pragma unroll
+    for (int e = 0; e < S::B_EACH; ++e) {
+      const Index c = c0 + B::line(round * S::B_EACH + e);
+#pragma unroll
+      for (int i = 0; i < B::SLOTS; ++i) b_values[slot][i][e] = p.b_in(b_at[i], c < p.channels() ? c : p.channels() - 1);
+    }
+  }
+  __device__ __forceinline__ void put(int round, int slot, unsigned* panel) const {
+#pragma unroll
+    for (int e = 0; e < S::A_EACH; ++e) {
+      const int turn = round * S::A_EACH + e, line = A::line(turn);
+#pragma unroll
+      for (int i = 0; i < A::SLOTS; ++i) {
+        const float kept = a_at[i].inside && m0 + line < p.rows() ? a_values[slot][i][e] : 0.0f;
+        if (A::takes(i, turn)) panel[line * S::A_PITCH + A::pixel(i)] = round_tf32(kept);
+      }
+    }
+#pragma unroll
+    for (int e = 0; e < S::B_EACH; ++e) {
+      const int turn = round * S::B_EACH + e, line = B::line(turn);
+#pragma unroll
+      for (int i = 0; i < B::SLOTS; ++i) {
+        const float kept = b_at[i].inside && c0 + line < p.channels() ? b_values[slot][i][e] : 0.0f;
+        if (B::takes(i, turn)) panel[S::B_START + line * S::B_PITCH + B::pixel(i)] = round_tf32(kept);
+      }
+    }
+  }
+#endif
+};
+
+template <class G, class P>
+__global__ void __launch_bounds__(G::threads, G::threads > 128 ? 1 : 2)
+    gradient_kernel(const __grid_constant__ P p, int splits, const int* flag) {
+  follow();
+  if (flag != nullptr && *flag == 0) return;
+  extern __shared__ __align__(16) unsigned char gradient_shared[];
+#if CRUCIBLE_HAS_MMA
+  using S = GradientSizes<G, P>;
+  const unsigned tiles_c = static_cast<unsigned>((p.channels() + G::BC - 1) / G::BC);
+  const unsigned tiles_m = static_cast<unsigned>((p.rows() + G::BM - 1) / G::BM);
+  const int64_t boxes = box_count(p);
+  const int split = static_cast<int>(blockIdx.y);
+  const Index first = static_cast<Index>(boxes * split / splits), last = static_cast<Index>(boxes * (split + 1) / splits);
+  unsigned* const shared = reinterpret_cast<unsigned*>(gradient_shared);
+  GradientBlock<G, P> block{p, static_cast<Index>(blockIdx.x / tiles_c / tiles_m),
+                            static_cast<Index>(blockIdx.x / tiles_c % tiles_m) * G::BM,
+                            static_cast<Index>(blockIdx.x % tiles_c) * G::BC, 0, S::PANEL, shared};
+  float sums[G::MT][G::UNITS][4] = {};
+  int off[G::UNITS];
+#pragma unroll
+  for (int u = 0; u < G::UNITS; ++u) {
+    const int tap = G::tap(u) < S::TAPS ? G::tap(u) : S::TAPS - 1;  // a tap too many is computed and not stored
+    off[u] = S::B_START + (G::channel(u) + G::lane() / 4) * S::B_PITCH + tap_offset<P>(tap) +
+             G::lane() % 4 * P::Stride::at(3);
+  }
+  const int a_off = (G::row() + G::lane() / 4) * S::A_PITCH + G::lane() % 4;
+  const bool idle = block.m0 + G::row() >= p.rows();
+
+  if (first < last) {
+    block.find(first);
+    if constexpr (S::ASYNC) {
+      block.copy(shared);
+      block.round(shared);
+    } else {
+#pragma unroll 1
+      for (int round = 0; round < S::ROUNDS; ++round) {
+        block.fetch(round, 0);
+        block.put(round, 0, shared);
+      }
+    }
+  }
+  // One step: eight pixels. MASKED: some of the box's pixels do not exist. They have zeros in a; b's may be anything there,
+  // and zero times inf would be nan.
+  const auto step = [&](auto masked, float (&part)[G::MT][G::UNITS][4], const BoxPlace<P>& place, int q) {
+    unsigned keep[2] = {~0u, ~0u};
+    if constexpr (decltype(masked)::value) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) keep[h] = place.exists(q * 8 + h * 4 + G::lane() % 4) ? ~0u : 0u;
+    }
+    const unsigned* a_from = shared + (block.now + a_off) + q * 8;
+    const unsigned* b_from = shared + block.now + halo_offset<P>(q * 8);
+    unsigned a[G::MT][4];
+#pragma unroll
+    for (int i = 0; i < G::MT; ++i)
+#pragma unroll
+      for (int r = 0; r < 4; ++r) a[i][r] = a_from[(i * 16 + r % 2 * 8) * S::A_PITCH + r / 2 * 4];
+#pragma unroll
+    for (int u = 0; u < G::UNITS; ++u) {
+      unsigned b0 = b_from[off[u]], b1 = b_from[off[u] + 4 * P::Stride::at(3)];
+      if constexpr (decltype(masked)::value) b0 &= keep[0], b1 &= keep[1];
+#pragma unroll
+      for (int i = 0; i < G::MT; ++i) mma<Grade::Tf32>(part[i][u], a[i], b0, b1);
+    }
+  };
+  // A box: steps, taken in turn by the warps that share a tile, and the next box on its way. Whole boxes are unrolled.
+  const auto walk = [&](auto masked, const BoxPlace<P>& place) {
+    constexpr int LAG = decltype(masked)::value ? 0 : S::LAG;
+    float part[G::MT][G::UNITS][4] = {};
+#pragma unroll(decltype(masked)::value ? 1 : S::ROUNDS)
+    for (int round = 0; round < S::ROUNDS; ++round) {
+      if constexpr (!S::ASYNC) block.fetch(round, round % (LAG + 1));
+      const int q = round * G::WARPS_K + G::turn();
+      // A step whose first pixel does not exist has none.
+      const bool there = !decltype(masked)::value || place.exists(q * 8);
+      if (!idle && there && (S::STEPS % G::WARPS_K == 0 || q < S::STEPS)) step(masked, part, place, q);
+      if constexpr (!S::ASYNC) {
+        if (round >= LAG) block.put(round - LAG, (round - LAG) % (LAG + 1), shared + block.next);
+      }
+    }
+    if constexpr (LAG > 0 && !S::ASYNC) block.put(S::ROUNDS - 1, (S::ROUNDS - 1) % (LAG + 1), shared + block.next);
+#pragma unroll
+    for (int i = 0; i < G::MT; ++i)
+#pragma unroll
+      for (int u = 0; u < G::UNITS; ++u)
+#pragma unroll
+        for (int r = 0; r < 4; ++r) sums[i][u][r] += part[i][u][r];
+  };
+#pragma unroll 1
+  for (Index box = first; box < last; ++box) {
+    const BoxPlace<P> place(p, box);
+    const bool more = box + 1 < last;
+    block.find(more ? box + 1 : box);
+    __syncthreads();
+    if (S::ASYNC && more) block.copy(shared + block.next);
+    if (place.count() == P::Box::product)
+      walk(std::false_type(), place);
+    else
+      walk(std::true_type(), place);
+    if (S::ASYNC && more) block.round(shared + block.next);
+    const int was = block.now;
+    block.now = block.next;
+    block.next = was;
+  }
+#pragma unroll
+  for (int i = 0; i < G::MT; ++i)
+#pragma unroll
+    for (int u = 0; u < G::UNITS; ++u)
+#pragma unroll
+      for (int r = 0; r < 4; ++r) {
+        const Index m = block.m0 + G::row() + i * 16 + r / 2 * 8 + G::lane() / 4;
+        const Index channel = block.c0 + G::channel(u) + G::lane() % 4 * 2 + r % 2;
+        if (m < p.rows() && channel < p.channels() && G::tap(u) < S::TAPS)
+          p.finish(block.z, m, channel * S::TAPS + G::tap(u), split * G::WARPS_K + G::turn(), sums[i][u][r], true);
+      }
+#endif
+}
+
+#ifndef __CUDACC_RTC__
+// With a flag: only where that is raised.
+template <class G, class P>
+cudaError_t launch_gradient(const P& p, int splits, cudaStream_t stream, const int* flag = nullptr) {
+  using S = GradientSizes<G, P>;
+  const int64_t tiles = (static_cast<int64_t>(p.rows()) + G::BM - 1) / G::BM * ((p.channels() + G::BC - 1) / G::BC);
+  const int64_t blocks = tiles * p.batches();
+  if (blocks == 0) return cudaSuccess;
+  if (blocks > 0x7fffffff || splits < 1 || splits / G::WARPS_K > 65535 || splits % G::WARPS_K != 0)
+    return cudaErrorInvalidValue;
+  const cudaError_t refused = allow_shared(gradient_kernel<G, P>, S::shared_bytes);
+  if (refused != cudaSuccess) return refused;
+  const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(splits / G::WARPS_K));
+  return cudaLaunchKernelEx(After(grid, G::threads, S::shared_bytes, stream), gradient_kernel<G, P>, p, splits / G::WARPS_K,
+                            flag);
+}
+#endif
+
+}  // namespace crucible
+
+// Hopper's matrix instructions and what goes with them (compute capability 9.0a): barriers in shared memory on which
+// producers and consumers wait for each other, bulk copies, and descriptors of operands.
+//
+// Wgmma<N, kind>::multiply(d, a, b, more) adds the product of 64 x K values at descriptor a and N x K values at b (K is 32
+// bytes: 16 half or bfloat16, 8 tf32) to d, or starts d anew; the including file brings the instructions for its N.
+// Of d[4j + 2h + i], row 16 * (warp % 4) + 8h + lane / 4 and column 8j + 2 * (lane % 4) + i are this thread's.
+
+#if CRUCIBLE_HOPPER
+namespace crucible {
+
+#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define CRUCIBLE_HAS_WGMMA 1
+#else
+#define CRUCIBLE_HAS_WGMMA 0
+#endif
+
+// What the tensor cores multiply: floats scaled and rounded to half, floats rounded to tf32, elements as they are, or floats
+// split into two tf32 numbers.
+enum class Operands { Half, Tf32, Native, Split };
+
+template <int N, Operands kind>
+struct Wgmma;
+
+#if CRUCIBLE_HAS_WGMMA
+__device__ __forceinline__ unsigned shared_address(const void* at) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(at));
+}
+
+// Barriers. `parity` is that of the phase waited for: a fresh barrier is in phase 0, and waiting for parity 1 passes.
+__device__ __forceinline__ void barrier_init(unsigned barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+__device__ __forceinline__ void barrier_inits_done() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+__device__ __forceinline__ void barrier_arrive(unsigned barrier) {
+  asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+__device__ __forceinline__ void barrier_expect(unsigned barrier, unsigned bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ bool barrier_try(unsigned barrier, unsigned parity) {
+  unsigned passed;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n}\n"
+      : "=r"(passed)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return passed != 0;
+}
+__device__ __forceinline__ void barrier_wait(unsigned barrier, unsigned parity) {
+  while (!barrier_try(barrier, parity)) {
+  }
+}
+
+// Arrives when this thread's copies have come.
+__device__ __forceinline__ void copies_arrive(unsigned barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+// Bytes (a multiple of 16) from global to shared memory; they count on the barrier.
+__device__ __forceinline__ void bulk_copy(unsigned to, const void* from, unsigned bytes, unsigned barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+               "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier)
+               : "memory");
+}
+
+// Makes what this thread stored to shared memory visible to the tensor cores.
+__device__ __forceinline__ void publish() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// A warp's stores to global memory, counted at `count`, for bulk copies of whoever has waited for the count.
+__device__ __forceinline__ void hand_over(unsigned* count) {
+  asm volatile("fence.proxy.async;" ::: "memory");
+  __syncwarp();
+  if (threadIdx.x % 32 == 0)
+    asm volatile("fence.acq_rel.gpu;\nred.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(__cvta_generic_to_global(count))
+                 : "memory");
+}
+__device__ __forceinline__ void count_wait(const unsigned* count, unsigned wanted) {
+  unsigned there;
+  do {
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(there) : "l"(__cvta_generic_to_global(count)) : "memory");
+  } while (there < wanted);
+  asm volatile("fence.proxy.async;" ::: "memory");
+}
+
+// Threads of two warpgroups taking turns: one waits for its turn, the other gives it.
+__device__ __forceinline__ void turn_wait(int id) { asm volatile("bar.sync %0, 256;" ::"r"(id) : "memory"); }
+__device__ __forceinline__ void turn_give(int id) { asm volatile("bar.arrive %0, 256;" ::"r"(id) : "memory"); }
+
+__device__ __forceinline__ void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_end() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Until at most LEFT batches of products are under way.
+template <int LEFT>
+__device__ __forceinline__ void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
+}
+// Keeps the compiler from reading sums before the wait.
+template <int COUNT>
+__device__ __forceinline__ void settle(float (&d)[COUNT]) {
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(d[i])::"memory");
+}
+
+// An operand whose lines (rows of A, columns of B) are 16 bytes long and follow each other, eight to a matrix; `deeper`
+// bytes lead to the second 16 bytes of each line. A shift by one line is one more in the lowest field.
+__device__ __forceinline__ uint64_t lines_at(unsigned address, unsigned deeper) {
+  return static_cast<uint64_t>((address & 0x3ffffu) >> 4) | static_cast<uint64_t>(deeper >> 4) << 16 | uint64_t(8) << 32;
+}
+
+// Two numbers as half in one word, the first in the low half.
+__device__ __forceinline__ unsigned pack_half(float first, float second) {
+  unsigned pair;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+  return pair;
+}
+
+template <int KEEP>
+__device__ __forceinline__ void registers_up() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(KEEP)); }
+template <int KEEP>
+__device__ __forceinline__ void registers_down() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(KEEP)); }
+#endif
+
+// The exponent that brings a number of these bits (without its sign) to [2^peak, 2^(peak + 1)); none for inf and nan.
+__device__ __forceinline__ int exponent_to(int peak, unsigned bits) {
+  const int e = static_cast<int>(bits >> 23);
+  return e == 255 ? 0 : peak + 127 - (e == 0 ? 1 : e);
+}
+// 2^e, and x * 2^e for |e| up to 252 without a detour through infinity or zero.
+__device__ __forceinline__ float power_of_two(int e) { return __int_as_float((e + 127) << 23); }
+__device__ __forceinline__ float scaled(float x, int e) { return x * power_of_two(e / 2) * power_of_two(e - e / 2); }
+
+}  // namespace crucible
+#endif  // CRUCIBLE_HOPPER
+
+// Weights of a convolution for Hopper's tensor cores, in the order of shared memory, and what scales them and the input.
+//
+// For each 64 rows there is one contiguous piece of [chunk of channels][tap][16 bytes of channels][row]. In kind Half a row's
+// largest weight is brought to [2^9, 2^10), and a sample of the input says by how much that is scaled; the same weights in
+// tf32 lie behind, for the launch that does again what half cannot hold. In kind Split there are two planes, hi and lo, for each
+// tap, and the largest weight is brought to [2^30, 2^31). Bytes: each weight read twice, written twice.
+
+#if CRUCIBLE_HOPPER
+namespace crucible {
+
+constexpr int PAIR_ROWS = 64, TAP_BYTES = PAIR_ROWS * 32;  // of a tile; of its weights for one tap and chunk
+
+// JOIN: the dimension along which two boxes lie side by side, 4 for those of two samples, or -1. SLOTS of the ring. LAND: KB for what is on its way.
+template <int JOIN_, int SLOTS_, int CHUNKS_, int TURN_, int LAND_, Operands kind_>
+struct Warpgroups {
+  static constexpr Operands kind = kind_;
+  static constexpr int JOIN = JOIN_, SLOTS = SLOTS_, CHUNKS = CHUNKS_, TURN = TURN_, LAND = LAND_;
+  static constexpr int BM = PAIR_ROWS, PRODUCERS = 256, CONSUMERS = 256, threads = PRODUCERS + CONSUMERS;
+  static constexpr bool PAIRED = JOIN >= 0, SAMPLES = JOIN == 4, TOGETHER = true;
+  static constexpr int BOXES = PAIRED ? 2 : 1;                 // side by side
+  static constexpr int UNIT = kind == Operands::Tf32 ? 4 : 8;  // channels in 16 bytes
+  static constexpr int CHANNELS = 2 * UNIT;                    // of a chunk
+};
+
+// What the launches hand to each other: a flag, the largest number in a sample of the input and in each channel of it, an
+// exponent for each row of weights and whether half cannot hold it, and the weights for each kind.
+struct Packed {
+  int* again;    // raised by whoever finds what half cannot hold, packers excepted: it may not have been lowered yet
+  int* largest;  // floats that are not negative, as integers
+  int* channels;
+  int* rows;
+  int* spoilt;
+  unsigned char* half;
+  unsigned char* tf32;
+  int64_t count;  // of rows
+
+  // Channels that are told apart: of more, those so far apart are one.
+  template <class P>
+  static __host__ __device__ constexpr int apart() { return P::CHANNELS < 4096 ? static_cast<int>(P::CHANNELS) : 4096; }
+  template <class P>
+  static __host__ __device__ constexpr int64_t head() { return 256 + (apart<P>() + 63) / 64 * 256; }
+
+  template <class P>
+  __host__ __device__ Packed(const P& p, void* at) {
+    const int64_t tiles = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS), taps = P::Kernel::product;
+    unsigned char* const bytes = static_cast<unsigned char*>(at);
+    count = tiles * PAIR_ROWS;
+    again = reinterpret_cast<int*>(bytes);
+    largest = again + 1;
+    channels = again + 64;
+    rows = reinterpret_cast<int*>(bytes + head<P>());
+    spoilt = rows + count;
+    half = bytes + head<P>() + count * 8;
+    tf32 = half + tiles * taps * ((P::CHANNELS + 15) / 16) * TAP_BYTES;
+  }
+  // Bytes of all this.
+  template <class P>
+  static __host__ __device__ int64_t bytes(const P& p) {
+    const int64_t tiles = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS), taps = P::Kernel::product;
+    return head<P>() + tiles * (PAIR_ROWS * 8 + taps * ((P::CHANNELS + 15) / 16 + (P::CHANNELS + 7) / 8) * TAP_BYTES);
+  }
+  __device__ __forceinline__ int input() const;        // exponent of its scale
+  __device__ __forceinline__ int split_input() const;  // and in kind Split
+  template <class W>
+  __device__ __forceinline__ const unsigned char* weights() const {
+    return W::kind == Operands::Tf32 ? tf32 : half;
+  }
+};
+
+constexpr float HALF_LIMIT = 65504.0f, HALF_SMALL = 0x1p-12f;
+constexpr int PACKERS = 1024, SAMPLES = 4;  // threads of a block, and numbers of the input that each of one block looks at
+constexpr int HALF_PEAK = 9;  // scaled, the largest number lies between 2^9 and 2^10
+
+// The exponent of a scale that brings `largest` there; a power of two that is a float itself.
+__device__ __forceinline__ int half_exponent(float largest) {
+  if (largest == 0.0f) return 0;
+  const int by = exponent_to(HALF_PEAK, __float_as_uint(largest));
+  return by < 126 ? by : 126;
+}
+
+// In kind Split: the same for a row of weights, and what no weight may reach.
+constexpr int SPLIT_PEAK = 30;
+constexpr float SPLIT_WEIGHT = 0x1p40f;
+__device__ __forceinline__ int split_exponent(float largest) {
+  return largest == 0.0f ? 0 : exponent_to(SPLIT_PEAK, __float_as_uint(largest));
+}
+
+// hi + lo is x to 22 bits or more; tensor cores ignore the bits below a tf32 number's. Not for inf and nan.
+__device__ __forceinline__ void split_tf32(float x, unsigned& hi, unsigned& lo) {
+  hi = (__float_as_uint(x) + 0x1000u) & 0xffffe000u;
+  lo = __float_as_uint(x - __uint_as_float(hi)) + 0x1000u;
+}
+
+__device__ __forceinline__ int Packed::input() const { return half_exponent(__int_as_float(*largest)); }
+// None where the input can be split as it is, so that what is far smaller beside it can be split too.
+__device__ __forceinline__ int Packed::split_input() const {
+  const float most = __int_as_float(*largest);
+  return most >= 0x1p-60f && most < 0x1p60f ? 0 : half_exponent(most);
+}
+
+__device__ __forceinline__ float block_max(float x) {
+  __shared__ float parts[PACKERS / 32];
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
+  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = x;
+  __syncthreads();
+  x = parts[threadIdx.x % 32];
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
+  return x;
+}
+
+// One block: lowers the flag, and notes the largest numbers of a sample of the input.
+template <class P>
+__device__ __forceinline__ void sample_input(const P& p, const Packed& packed, int* peaks) {
+  float largest = 0;
+#pragma unroll
+  for (int k = 0; k < SAMPLES; ++k) {
+    // Numbers that look random spread the sample over everything.
+    const int i = static_cast<int>(threadIdx.x) + k * PACKERS;
+    const auto pick = [&](unsigned salt, Index extent) {
+      unsigned h = (unsigned(i) * 8u + salt) * 2654435761u;
+      h ^= h >> 15;
+      h *= 2246822519u;
+      h ^= h >> 13;
+      return static_cast<Index>(h % static_cast<unsigned>(extent));
+    };
+    Index at[4];
+#pragma unroll
+    for (int d = 0; d < 4; ++d)
+      at[d] = pick(d, p.extent(d)) * P::Stride::at(d) + P::Shift::at(d) + (P::Kernel::at(d) - 1) * P::Dilation::at(d) / 2;
+    const typename P::BAt place = p.b_at(pick(4, p.batches()), at[0], at[1], at[2], at[3]);
+    const float x = fabsf(static_cast<float>(p.b_in(place, static_cast<Index>(i % P::CHANNELS))));
+    if (place.inside && x < INFINITY) {
+      largest = fmaxf(largest, x);
+      atomicMax(peaks + i % P::CHANNELS % Packed::apart<P>(), __float_as_int(x));
+    }
+  }
+  largest = block_max(largest);
+  for (int c = static_cast<int>(threadIdx.x); c < Packed::apart<P>(); c += PACKERS) packed.channels[c] = peaks[c];
+  if (threadIdx.x == 0) *packed.largest = __float_as_int(largest), *packed.again = 0;
+}
+
+// A block for each row of weights, and one more that looks at the input.
+template <class W, class P>
+__global__ void __launch_bounds__(PACKERS) pack_rows_kernel(const __grid_constant__ P p, void* workspace) {
+  follow();
+#if CRUCIBLE_HAS_WGMMA
+  __shared__ int peaks[Packed::apart<P>()];  // of channels: floats that are not negative, as integers
+  const Packed packed(p, workspace);
+  constexpr int TAPS = P::Kernel::product;
+  constexpr bool scaled_rows = W::kind == Operands::Half || W::kind == Operands::Split;
+  const Index tiles = (p.rows() + PAIR_ROWS - 1) / PAIR_ROWS, channels = p.channels();
+  if constexpr (scaled_rows) {
+    for (int c = static_cast<int>(threadIdx.x); c < Packed::apart<P>(); c += PACKERS) peaks[c] = 0;
+    __syncthreads();
+  }
+  if (blockIdx.x >= static_cast<unsigned>(packed.count)) {
+    if constexpr (scaled_rows) sample_input(p, packed, peaks);
+    return;
+  }
+  const Index row = static_cast<Index>(blockIdx.x), group = row / (tiles * PAIR_ROWS), m = row % (tiles * PAIR_ROWS);
+  const bool there = m < p.rows();
+  const auto line = p.a_row(group, there ? m : 0);
+  int by = 0;
+  if constexpr (scaled_rows) {
+    float largest = 0;
+    if (there)
+      for (Index k = static_cast<Index>(threadIdx.x); k < channels * TAPS; k += PACKERS)
+        largest = fmaxf(largest, fabsf(static_cast<float>(p.a(line, k))));
+    largest = block_max(largest);
+    by = W::kind == Operands::Half ? half_exponent(largest) : split_exponent(largest);
+  }
+  bool bad = false;
+  const auto put = [&](auto kind, unsigned char* to) {
+    constexpr int UNIT = decltype(kind)::UNIT, CHANNELS = 2 * UNIT, PLANES = decltype(kind)::kind == Operands::Split ? 2 : 1;
+    constexpr Index CHUNKS = (P::CHANNELS + CHANNELS - 1) / CHANNELS, ALL = CHUNKS * CHANNELS;
+    unsigned char* const tile = to + (row / PAIR_ROWS) * int64_t(CHUNKS) * TAPS * PLANES * TAP_BYTES;
+    // Neighbouring threads have neighbouring channels of a tap.
+    for (Index i = static_cast<Index>(threadIdx.x); i < ALL * TAPS; i += PACKERS) {
+      const Index c = i % ALL, t = i / ALL, tap = P::flipped ? TAPS - 1 - t : t;
+      const float w = there && c < channels ? static_cast<float>(p.a(line, c * TAPS + tap)) : 0.0f;
+      unsigned char* const at =
+          tile + ((c / CHANNELS * TAPS + t) * PLANES * 2 + c % CHANNELS / UNIT) * int64_t(TAP_BYTES / 2) + row % PAIR_ROWS * 16;
+      if constexpr (decltype(kind)::kind == Operands::Tf32) {
+        reinterpret_cast<unsigned*>(at)[c % UNIT] = round_tf32(w);
+      } else if constexpr (decltype(kind)::kind == Operands::Half) {
+        const float s = scaled(w, by);
+        if (c < channels) atomicMax(peaks + c % Packed::apart<P>(), __float_as_int(fmaxf(0.0f, fabsf(s))));
+        reinterpret_cast<unsigned short*>(at)[c % UNIT] = static_cast<unsigned short>(pack_half(s, 0.0f));
+      } else if constexpr (decltype(kind)::kind == Operands::Split) {
+        bad |= !(fabsf(w) < SPLIT_WEIGHT);
+        split_tf32(scaled(w, by), reinterpret_cast<unsigned*>(at)[c % UNIT], reinterpret_cast<unsigned*>(at + TAP_BYTES)[c % UNIT]);
+      } else {
+        reinterpret_cast<unsigned short*>(at)[c % UNIT] = static_cast<unsigned short>(pack(w, 0.0f));
+      }
+    }
+  };
+  put(W(), packed.half);
+  if constexpr (W::kind == Operands::Half) {
+    put(Warpgroups<0, 1, 0, 0, 0, Operands::Tf32>(), packed.tf32);
+    __syncthreads();
+    // A channel whose weights are all small may have a large input.
+    for (int c = static_cast<int>(threadIdx.x); c < Packed::apart<P>(); c += PACKERS) {
+      const float largest = __int_as_float(peaks[c]);
+      bad |= !(largest <= HALF_LIMIT) || (largest > 0 && largest < HALF_SMALL);
+    }
+  }
+  if constexpr (scaled_rows) {
+    const int any = __syncthreads_or(bad);
+    if (threadIdx.x == 0) packed.rows[row] = by, packed.spoilt[row] = any;
+  }
+#if CRUCIBLE_SCALAR > 1  // elements as they are
+  if constexpr (!scaled_rows)
+    if (threadIdx.x == 0) packed.rows[row] = 0;
+#endif
+#endif
+}
+
+#if CRUCIBLE_HAS_WGMMA
+// One block of the launch after that raises the flag for rows of weights that half cannot hold.
+template <int THREADS>
+__device__ __forceinline__ void spoilt_rows(const Packed& packed, int thread) {
+  for (int64_t row = thread; row < packed.count; row += THREADS)
+    if (packed.spoilt[row]) *packed.again = 1;
+}
+#endif
+
+#ifndef __CUDACC_RTC__
+// Packs, and says how many processors there are.
+template <class W, class P>
+cudaError_t pack_rows(const P& p, void* workspace, int* processors, cudaStream_t stream) {
+  int device = 0;
+  cudaError_t refused = cudaGetDevice(&device);
+  if (refused == cudaSuccess) refused = cudaDeviceGetAttribute(processors, cudaDevAttrMultiProcessorCount, device);
+  if (refused != cudaSuccess) return refused;
+  const int64_t rows = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS) * PAIR_ROWS;
+  return cudaLaunchKernelEx(After(static_cast<unsigned>(rows + 1), PACKERS, 0, stream), pack_rows_kernel<W, P>, p, workspace);
+}
+#endif
+
+}  // namespace crucible
+#endif  // CRUCIBLE_HOPPER
+
+// The gradient of a convolution's weight on Hopper's tensor cores (wgmma, compute capability 9.0a).
+//
+// D[m, (channel, tap)] = sum over pixels of a(m, pixel) * b(channel, the input pixel under tap), as window_gradient.cuh has it.
+// A first launch looks at some numbers of each row of a and channel of b, from which scales follow, powers of two. A second
+// one rounds both to half and stores 16 bytes of channels for each pixel: a by boxes, b with its borders of zeros. In this
+// order neighbours in shared memory are neighbours along the sum, which the matrix instructions permit for both operands
+// where they are 16 bits wide, so a tap is an offset here too and nothing is transposed.
+// A block takes 64 rows, N channels and the taps of a window's last dimensions; its warpgroups share these taps. One warp
+// asks for boxes by bulk copies: a's is one copy, b's halo one for each of its lines and eight channels.
+// Pixels that do not exist have zeros in a. The last launch is window_gradient.cuh's, and returns at once unless something was
+// found that half cannot hold, or that is not finite.
+//
+// Tensor cores cut what they add and these sums are long, so after SUMMED steps sums go to memory that a thread has to itself,
+// where ordinary additions round; warpgroups take turns with that. Bytes: a and b read once as float and written once as
+// half, then read from there once for each block that wants them.
+
+#if CRUCIBLE_HOPPER
+namespace crucible {
+
+// As Wgmma, of operands that lie across, 16 bits wide. The including file brings the instructions for its N.
+template <int N, Operands kind>
+struct WgmmaAcross;
+
+#if CRUCIBLE_HAS_WGMMA
+// An operand that lies across: 16 bytes are eight lines (rows of A, columns of B) at one step of the sum, and steps follow
+// each other, eight to a matrix. In units of 16 bytes, `deeper` leads to the second eight steps and `further` to the next
+// eight lines. A shift by one step is one more in the lowest field.
+__device__ __forceinline__ uint64_t steps_at(unsigned address, unsigned deeper, unsigned further) {
+  return static_cast<uint64_t>((address & 0x3ffffu) >> 4) | static_cast<uint64_t>(deeper) << 16 | static_cast<uint64_t>(further) << 32;
+}
+#endif
+
+constexpr int SUMMED = 128;  // steps of 16 pixels
+
+// GROUPS warpgroups that multiply, EACH with so many taps. FROM: the dimension from which on taps are of one block. N channels.
+// kind: floats scaled and rounded to half, or elements as they are.
+template <int GROUPS_, int EACH_, int FROM_, int N_, int SLOTS_, class Box_, Operands kind_>
+struct GradientGroups {
+  static_assert(kind_ == Operands::Half || kind_ == Operands::Native, "16 bits wide");
+  using Box = Box_;
+  static constexpr Operands kind = kind_;
+  static constexpr int GROUPS = GROUPS_, EACH = EACH_, FROM = FROM_, N = N_, SLOTS = SLOTS_;
+  static constexpr int CONSUMERS = 128 * GROUPS, threads = CONSUMERS + 128;
+};
+
+// The form of what a block takes, for box.cuh.
+template <class W, class P>
+struct GradientPiece {
+  using Box = typename W::Box;
+  using Kernel = Dims<W::FROM <= 0 ? P::Kernel::at(0) : 1, W::FROM <= 1 ? P::Kernel::at(1) : 1, W::FROM <= 2 ? P::Kernel::at(2) : 1, P::Kernel::at(3)>;
+  using Stride = typename P::Stride;
+  using Dilation = typename P::Dilation;
+};
+
+template <class W, class P>
+struct GradientRoom {
+  using Piece = GradientPiece<W, P>;
+  using Box = typename W::Box;
+  using Halo = HaloOf<Piece>;
+  static_assert(P::Stride::product == 1, "neighbours are multiplied with neighbours");
+  static_assert(Box::product % 16 == 0 && Box::at(3) % 8 == 0 && W::N % 8 == 0, "whole matrices");
+  static constexpr int TAPS = Piece::Kernel::product, PIECES = P::Kernel::product / TAPS;
+  static constexpr int REST = TAPS - (W::GROUPS - 1) * W::EACH;  // taps of the last warpgroup
+  static_assert(REST > 0 && REST <= W::EACH, "a warpgroup for each tap, and a tap for each");
+  static constexpr int PIXELS = Box::product, STEPS = PIXELS / 16, OFTEN = STEPS < SUMMED ? SUMMED / STEPS : 1;  // boxes that are summed
+  static constexpr int PLANES = W::N / 8, A_BYTES = PIXELS * PAIR_ROWS * 2, SLOT_BYTES = A_BYTES + PLANES * Halo::product * 16;
+  static constexpr int shared_bytes = W::SLOTS * (SLOT_BYTES + 16);
+  static constexpr int KEPT = W::EACH * W::N / 8;  // groups of four sums that a thread has
+};
+
+// What the launches hand to each other: a flag, exponents of all scales, both tensors in half, and sums. The pixels of b go on
+// until the last box's end, so that whatever is copied is there.
+template <class W, class P>
+struct GradientReady {
+  using R = GradientRoom<W, P>;
+  Index boxes[4], extents[4];  // along each dimension: boxes, and pixels of b
+  int64_t count, pixels, tiles_m, tiles_c, kinds, bytes;
+  int* again;
+  int* a_by;
+  int* b_by;
+  unsigned char* a;
+  unsigned char* b;
+  float4* sums;
+
+  __host__ __device__ GradientReady(const P& p, void* workspace) : count(1), pixels(1) {
+#pragma unroll
+    for (int d = 0; d < 4; ++d) {
+      boxes[d] = (p.extent(d) + W::Box::at(d) - 1) / W::Box::at(d);
+      extents[d] = boxes[d] * W::Box::at(d) + (P::Kernel::at(d) - 1) * P::Dilation::at(d);
+      count *= boxes[d];
+      pixels *= extents[d];
+    }
+    tiles_m = (static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS;
+    tiles_c = (static_cast<int64_t>(p.channels()) + W::N - 1) / W::N;
+    kinds = p.batches() * tiles_m * tiles_c * R::PIECES;
+    const int64_t rows = p.batches() * tiles_m * PAIR_ROWS, channels = p.batches() * tiles_c * W::N;
+    const int64_t head = 256 + (rows + channels + 63) / 64 * 256, a_bytes = p.batches() * count * tiles_m * R::A_BYTES;
+    bytes = head + a_bytes + channels / 8 * pixels * 16;
+    unsigned char* const at = static_cast<unsigned char*>(workspace);
+    again = reinterpret_cast<int*>(at);
+    a_by = again + 64;
+    b_by = a_by + rows;
+    a = at + head;
+    b = a + a_bytes;
+    sums = reinterpret_cast<float4*>(at + bytes);
+  }
+  // Whether boxes are not almost empty, and pixels can be counted: else the kernel for other chips does it all.
+  __host__ bool pays(const P& p) const {
+    int64_t there = 1;
+    for (int d = 0; d < 4; ++d) there *= p.extent(d);
+    const int64_t counted = count * R::PIXELS, most = sizeof(Index) > 4 ? int64_t(1) << 40 : 0x7fffffff;
+    return count > 0 && counted <= 4 * there + 65536 && counted < most && pixels < most;
+  }
+};
+
+#if CRUCIBLE_HAS_WGMMA
+// A block for each row of a and each channel of b.
+template <class W, class P>
+__device__ __forceinline__ float sample_line(const P& p, Index z, Index m, Index channel) {
+  // Numbers that look random spread the sample over everything.
+  const auto pick = [&](unsigned salt, Index extent) {
+    unsigned h = (threadIdx.x * 8u + salt) * 2654435761u;
+    h ^= h >> 15;
+    h *= 2246822519u;
+    h ^= h >> 13;
+    return static_cast<Index>(h % static_cast<unsigned>(extent));
+  };
+  Index at[4];
+#pragma unroll
+  for (int d = 0; d < 4; ++d) at[d] = pick(d, p.extent(d));
+  if (m >= 0) {
+    if (m >= p.rows()) return 0.0f;
+    return fabsf(static_cast<float>(p.a_in(p.a_at(z, at[0], at[1], at[2], at[3]), m)));
+  }
+  if (channel >= p.channels()) return 0.0f;
+#pragma unroll
+  for (int d = 0; d < 4; ++d) at[d] += P::Shift::at(d) + (P::Kernel::at(d) - 1) * P::Dilation::at(d) / 2;
+  const typename P::BAt place = p.b_at(z, at[0], at[1], at[2], at[3]);
+  return place.inside ? fabsf(static_cast<float>(p.b_in(place, channel))) : 0.0f;
+}
+#endif
+
+template <class W, class P>
+__global__ void __launch_bounds__(PACKERS) gradient_scale_kernel(const __grid_constant__ P p, void* workspace) {
+  follow();
+#if CRUCIBLE_HAS_WGMMA
+  const GradientReady<W, P> ready(p, workspace);
+  const unsigned rows = static_cast<unsigned>(ready.tiles_m * PAIR_ROWS), channels = static_cast<unsigned>(ready.tiles_c * W::N);
+  const unsigned a_lines = rows * static_cast<unsigned>(p.batches());
+  const bool of_a = blockIdx.x < a_lines;
+  const unsigned line = of_a ? blockIdx.x : blockIdx.x - a_lines, each = of_a ? rows : channels;
+  const Index z = static_cast<Index>(line / each), in = static_cast<Index>(line % each);
+  const float x = W::kind == Operands::Half ? sample_line<W>(p, z, of_a ? in : Index(-1), in) : 0.0f;
+  const float largest = block_max(x < INFINITY ? x : 0.0f);
+  if (threadIdx.x == 0) {
+    (of_a ? ready.a_by : ready.b_by)[line] = half_exponent(largest);
+    if (blockIdx.x == 0) *ready.again = 0;
+  }
+#endif
+}
+
+#if CRUCIBLE_HAS_WGMMA
+// Eight numbers of a pixel, scaled. `most`: the bits of the largest; those of inf and nan are larger than any number's.
+template <Operands kind>
+__device__ __forceinline__ uint4 round_pixel(float (&x)[8], const int* by, unsigned& most) {
+  most = 0;
+  if constexpr (kind == Operands::Native) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const unsigned bits = __float_as_uint(fabsf(x[i]));
+      most = most < bits ? bits : most;
+    }
+    return make_uint4(pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]), pack(x[6], x[7]));
+  }
+  const int4 low = *reinterpret_cast<const int4*>(by), high = *reinterpret_cast<const int4*>(by + 4);
+  const int e[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    x[i] *= power_of_two(e[i]);
+    const unsigned bits = __float_as_uint(fabsf(x[i]));
+    most = most < bits ? bits : most;
+  }
+  return make_uint4(pack_half(x[0], x[1]), pack_half(x[2], x[3]), pack_half(x[4], x[5]), pack_half(x[6], x[7]));
+}
+
+// Whether 16 bits cannot hold what the lanes of a warp have, or it is not finite, which times zero is not zero. A few numbers
+// alone may be small.
+template <Operands kind>
+__device__ __forceinline__ bool spoilt_pixels(unsigned mine) {
+  if (kind == Operands::Native) return __any_sync(0xffffffffu, mine > (CRUCIBLE_SCALAR == 2 ? 0x477fe000u : 0x7f7f0000u)) != 0;
+  const unsigned most = __reduce_max_sync(0xffffffffu, mine);
+  const bool small = most < __float_as_uint(HALF_SMALL) && most != 0 && __popc(__ballot_sync(0xffffffffu, mine != 0)) > 3;
+  return small || most > __float_as_uint(HALF_LIMIT);
+}
+#endif
+
+constexpr int ROUNDERS = 256;
+
+// A thread for each pixel of a's boxes and of b's planes, with all channels; so many blocks for each group.
+template <class W, class P>
+__global__ void __launch_bounds__(ROUNDERS) gradient_ready_kernel(const __grid_constant__ P p, void* workspace, unsigned a_parts, unsigned b_parts) {
+  follow();
+#if CRUCIBLE_HAS_WGMMA
+  using R = GradientRoom<W, P>;
+  const GradientReady<W, P> ready(p, workspace);
+  const unsigned part = blockIdx.x % (a_parts + b_parts);
+  const bool of_a = part < a_parts;
+  const int64_t number = static_cast<int64_t>(of_a ? part : part - a_parts) * ROUNDERS + threadIdx.x;
+  const bool there = number < (of_a ? ready.count * R::PIXELS : ready.pixels);
+  const Index z = static_cast<Index>(blockIdx.x / (a_parts + b_parts));
+  Index rest = there ? static_cast<Index>(number) : 0;
+  bool bad = false;
+  Index at[4];
+  if (of_a) {
+    const int in = static_cast<int>(rest % R::PIXELS);
+    const Index box = rest / R::PIXELS;
+    rest = box;
+#pragma unroll
+    for (int d = 3; d >= 0; --d) {
+      at[d] = rest % ready.boxes[d] * W::Box::at(d) + W::Box::index(in, d);
+      rest /= ready.boxes[d];
+    }
+    const typename P::AAt from = p.a_at(z, at[0], at[1], at[2], at[3]);
+    const bool inside = there && from.inside;
+    const int planes = static_cast<int>(ready.tiles_m) * (PAIR_ROWS / 8);
+    const int* const by = ready.a_by + static_cast<int64_t>(z) * planes * 8;
+    unsigned char* const to = ready.a + ((static_cast<int64_t>(z) * ready.count + box) * planes * R::PIXELS + in) * 16;
+#pragma unroll 2
+    for (int plane = 0; plane < planes; ++plane) {
+      float x[8];
+#pragma unroll
+      for (int e = 0; e < 8; ++e) x[e] = inside && plane * 8 + e < p.rows() ? static_cast<float>(p.a_in(from, plane * 8 + e)) : 0.0f;
+      unsigned most;
+      const uint4 word = round_pixel<W::kind>(x, by + plane * 8, most);
+      bad |= spoilt_pixels<W::kind>(most);
+      if (there) *reinterpret_cast<uint4*>(to + static_cast<int64_t>(plane) * R::PIXELS * 16) = word;
+    }
+  } else {
+    const Index pixel = rest;
+#pragma unroll
+    for (int d = 3; d >= 0; --d) {
+      at[d] = rest % ready.extents[d] + P::Shift::at(d);
+      rest /= ready.extents[d];
+    }
+    const typename P::BAt from = p.b_at(z, at[0], at[1], at[2], at[3]);
+    const bool inside = there && from.inside;
+    const int planes = static_cast<int>(ready.tiles_c) * R::PLANES;
+    const int* const by = ready.b_by + static_cast<int64_t>(z) * planes * 8;
+    unsigned char* const to = ready.b + (static_cast<int64_t>(z) * planes * ready.pixels + pixel) * 16;
+#pragma unroll 2
+    for (int plane = 0; plane < planes; ++plane) {
+      float x[8];
+#pragma unroll
+      for (int e = 0; e < 8; ++e) x[e] = inside && plane * 8 + e < p.channels() ? static_cast<float>(p.b_in(from, plane * 8 + e)) : 0.0f;
+      unsigned most;
+      const uint4 word = round_pixel<W::kind>(x, by + plane * 8, most);
+      bad |= spoilt_pixels<W::kind>(most);
+      if (there) *reinterpret_cast<uint4*>(to + plane * ready.pixels * 16) = word;
+    }
+  }
+  if (bad && threadIdx.x % 32 == 0) *ready.again = 1;
+#endif
+}
+
+#if CRUCIBLE_HAS_WGMMA
+// What a block has: rows, channels, taps and boxes.
+template <class W, class P>
+struct GradientShare {
+  using R = GradientRoom<W, P>;
+  int split;
+  Index z, tile_m, tile_c, piece, first, last;
+
+  __device__ __forceinline__ GradientShare(const GradientReady<W, P>& ready, int used) {
+    const unsigned kinds = static_cast<unsigned>(ready.kinds), tiles_c = static_cast<unsigned>(ready.tiles_c);
+    unsigned kind = blockIdx.x % kinds;
+    split = static_cast<int>(blockIdx.x / kinds);
+    piece = static_cast<Index>(kind % R::PIECES);
+    kind /= R::PIECES;
+    tile_c = static_cast<Index>(kind % tiles_c);
+    kind /= tiles_c;
+    tile_m = static_cast<Index>(kind % static_cast<unsigned>(ready.tiles_m));
+    z = static_cast<Index>(kind / static_cast<unsigned>(ready.tiles_m));
+    first = static_cast<Index>(ready.count * split / used);
+    last = static_cast<Index>(ready.count * (split + 1) / used);
+  }
+};
+
+// One warp: a box of a and the halo of b under it, after another.
+template <class W, class P>
+__device__ __forceinline__ void fetch_gradient(const GradientReady<W, P>& ready, const GradientShare<W, P>& share, unsigned ring,
+                                               unsigned full, unsigned empty) {
+  using R = GradientRoom<W, P>;
+  using Halo = typename R::Halo;
+  constexpr int ROWS = Halo::at(0) * Halo::at(1) * Halo::at(2);
+  constexpr unsigned ROW_BYTES = Halo::at(3) * 16;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  // Where the first tap of this block's lies.
+  Index shift[3], piece = share.piece;
+#pragma unroll
+  for (int d = 2; d >= 0; --d) {
+    shift[d] = W::FROM > d ? piece % P::Kernel::at(d) * P::Dilation::at(d) : 0;
+    if (W::FROM > d) piece /= P::Kernel::at(d);
+  }
+  const unsigned char* const planes = ready.b + (share.z * ready.tiles_c + share.tile_c) * R::PLANES * ready.pixels * 16;
+  int slot = 0;
+  unsigned parity = 1;
+#pragma unroll 1
+  for (Index box = share.first; box < share.last; ++box) {
+    const unsigned to = ring + slot * R::SLOT_BYTES, come = full + slot * 8;
+    Index at[4], rest = box;
+#pragma unroll
+    for (int d = 3; d >= 0; --d) {
+      at[d] = rest % ready.boxes[d] * W::Box::at(d) + (d < 3 ? shift[d] : 0);
+      rest /= ready.boxes[d];
+    }
+    barrier_wait(empty + slot * 8, parity);
+    if (lane == 0) {
+      barrier_expect(come, R::SLOT_BYTES);
+      bulk_copy(to, ready.a + ((share.z * ready.count + box) * ready.tiles_m + share.tile_m) * R::A_BYTES, R::A_BYTES, come);
+    }
+    __syncwarp();
+#pragma unroll 1
+    for (int i = lane; i < R::PLANES * ROWS; i += 32) {
+      const int row = i % ROWS, plane = i / ROWS;
+      int64_t from = at[0] + row / (Halo::at(1) * Halo::at(2));
+      from = from * ready.extents[1] + at[1] + row / Halo::at(2) % Halo::at(1);
+      from = from * ready.extents[2] + at[2] + row % Halo::at(2);
+      from = from * ready.extents[3] + at[3];
+      bulk_copy(to + R::A_BYTES + (plane * Halo::product + row * Halo::at(3)) * 16, planes + (plane * ready.pixels + from) * 16, ROW_BYTES, come);
+    }
+    if (++slot == W::SLOTS) slot = 0, parity ^= 1;
+  }
+}
+
+// The consumers: a warpgroup has COUNT of the block's taps. That they are known keeps branches from between the instructions.
+template <int COUNT, class W, class P>
+__device__ __forceinline__ void multiply_gradient(const P& p, const GradientReady<W, P>& ready, const GradientShare<W, P>& share, unsigned ring,
+                                                  unsigned full, unsigned empty, int splits, int used, int warp) {
+  using R = GradientRoom<W, P>;
+  using Piece = typename R::Piece;
+  const int group = warp / 4, lane = static_cast<int>(threadIdx.x) % 32;
+  float sums[COUNT][W::N / 2];
+  int off[COUNT];
+#pragma unroll
+  for (int e = 0; e < COUNT; ++e) {
+#pragma unroll
+    for (int i = 0; i < W::N / 2; ++i) sums[e][i] = 0.0f;
+    off[e] = tap_offset<Piece>(group * W::EACH + e);
+  }
+  float4* const kept = ready.sums + static_cast<int64_t>(blockIdx.x) * R::KEPT * W::CONSUMERS + threadIdx.x;
+  bool some = false;  // of the sum are kept
+  const auto add_kept = [&]() {
+#pragma unroll
+    for (int e = 0; e < COUNT; ++e)
+#pragma unroll
+      for (int j = 0; j < W::N / 8; ++j) {
+        const float4 before = kept[(e * (W::N / 8) + j) * W::CONSUMERS];
+        sums[e][4 * j] += before.x, sums[e][4 * j + 1] += before.y, sums[e][4 * j + 2] += before.z, sums[e][4 * j + 3] += before.w;
+      }
+  };
+  int slot = 0, left = R::OFTEN - group * R::OFTEN / W::GROUPS;
+  unsigned parity = 0;
+#pragma unroll 1
+  for (Index box = share.first; box < share.last;) {
+    // So many boxes. A slot is free when its products are done: while the next ones run.
+    int before = -1;
+    const Index end = share.last - box < left ? share.last : box + left;
+#pragma unroll 1
+    for (int more = 0; box < end; ++box, more = 1) {
+      barrier_wait(full + slot * 8, parity);
+      const unsigned at = ring + slot * R::SLOT_BYTES;
+      const uint64_t a = steps_at(at, 8, R::PIXELS);
+      wgmma_begin();
+#pragma unroll
+      for (int s = 0; s < R::STEPS; ++s) {
+        const int under = halo_offset<Piece>(s * 16);
+        const uint64_t b = steps_at(at + R::A_BYTES, halo_offset<Piece>(s * 16 + 8) - under, R::Halo::product) + under;
+#pragma unroll
+        for (int e = 0; e < COUNT; ++e)
+          WgmmaAcross<W::N, W::kind>::multiply(sums[e], a + s * 16, b + off[e], s > 0 ? 1 : more);
+      }
+      wgmma_end();
+      wgmma_wait<1>();
+      if (lane == 0 && before >= 0) barrier_arrive(empty + before * 8);
+      before = slot;
+      if (++slot == W::SLOTS) slot = 0, parity ^= 1;
+    }
+    wgmma_wait<0>();
+    if (lane == 0) barrier_arrive(empty + before * 8);
+#pragma unroll
+    for (int e = 0; e < COUNT; ++e) settle(sums[e]);
+    if (some) add_kept();
+    if (box == share.last) break;
+#pragma unroll
+    for (int e = 0; e < COUNT; ++e)
+#pragma unroll
+      for (int j = 0; j < W::N / 8; ++j)
+        kept[(e * (W::N / 8) + j) * W::CONSUMERS] = make_float4(sums[e][4 * j], sums[e][4 * j + 1], sums[e][4 * j + 2], sums[e][4 * j + 3]);
+    some = true, left = R::OFTEN;
+  }
+  const Index m0 = share.tile_m * PAIR_ROWS + warp % 4 * 16 + lane / 4, c0 = share.tile_c * W::N + lane % 4 * 2;
+  const int* const a_by = ready.a_by + share.z * ready.tiles_m * PAIR_ROWS;
+  const int* const b_by = ready.b_by + share.z * ready.tiles_c * W::N;
+  const int rows[2] = {a_by[m0], a_by[m0 + 8]};
+#pragma unroll
+  for (int j = 0; j < W::N / 8; ++j)
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const Index channel = c0 + j * 8 + i;
+      const int by = b_by[channel];
+#pragma unroll
+      for (int e = 0; e < COUNT; ++e)
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          const Index m = m0 + h * 8, n = (channel * R::PIECES + share.piece) * R::TAPS + group * W::EACH + e;
+          if (m < p.rows() && channel < p.channels()) {
+            p.finish(share.z, m, n, share.split, scaled(sums[e][4 * j + 2 * h + i], -rows[h] - by), true);
+            for (int other = share.split + used; other < splits; other += used) p.finish(share.z, m, n, other, 0.0f, true);
+          }
+        }
+    }
+}
+#endif
+
+// `used` of the splits have boxes, the others zeros.
+template <class W, class P>
+__global__ void __launch_bounds__(W::threads, 1) gradient_groups_kernel(const __grid_constant__ P p, void* workspace, int splits, int used) {
+  follow();
+  extern __shared__ __align__(128) unsigned char groups_shared[];
+#if CRUCIBLE_HAS_WGMMA
+  using R = GradientRoom<W, P>;
+  const GradientReady<W, P> ready(p, workspace);
+  if (*ready.again != 0) return;
+  // Through a shuffle, so that the compiler knows that a warp agrees on it: else it lines up the matrix instructions.
+  const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
+  const unsigned ring = shared_address(groups_shared), full = ring + W::SLOTS * R::SLOT_BYTES, empty = full + W::SLOTS * 8;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < W::SLOTS; ++i) {
+      barrier_init(full + i * 8, 1);
+      barrier_init(empty + i * 8, W::CONSUMERS / 32);
+    }
+    barrier_inits_done();
+  }
+  __syncthreads();
+  const GradientShare<W, P> share(ready, used);
+  if (warp >= W::CONSUMERS / 32) {
+    if (warp == W::CONSUMERS / 32) fetch_gradient<W>(ready, share, ring, full, empty);
+  } else if (R::REST == W::EACH || warp / 4 < W::GROUPS - 1) {
+    multiply_gradient<W::EACH>(p, ready, share, ring, full, empty, splits, used, warp);
+  } else {
+    multiply_gradient<R::REST>(p, ready, share, ring, full, empty, splits, used, warp);
+  }
+#endif
+}
+
+#ifndef __CUDACC_RTC__
+// Bytes that launch_gradient_groups wants.
+template <class W, class P>
+int64_t gradient_bytes(const P& p, int splits) {
+  const GradientReady<W, P> ready(p, nullptr);
+  if (!ready.pays(p)) return 0;
+  return ready.bytes + ready.kinds * splits * GradientRoom<W, P>::KEPT * W::CONSUMERS * 16;
+}
+
+// W for the launch, Again for the one that does what half cannot hold.
+template <class W, class Again, class P>
+cudaError_t launch_gradient_groups(const P& p, int splits, void* workspace, cudaStream_t stream) {
+  using R = GradientRoom<W, P>;
+  const GradientReady<W, P> ready(p, workspace);
+  if (ready.kinds == 0) return cudaSuccess;
+  if (!ready.pays(p)) return launch_gradient<Again>(p, splits, stream);
+  int device = 0, processors = 0;
+  cudaError_t refused = cudaGetDevice(&device);
+  if (refused == cudaSuccess) refused = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+  if (refused == cudaSuccess) refused = allow_shared(gradient_groups_kernel<W, P>, R::shared_bytes);
+  if (refused != cudaSuccess) return refused;
+  const int64_t lines = p.batches() * (ready.tiles_m * PAIR_ROWS + ready.tiles_c * W::N);
+  const int64_t a_parts = (ready.count * R::PIXELS + ROUNDERS - 1) / ROUNDERS, b_parts = (ready.pixels + ROUNDERS - 1) / ROUNDERS;
+  int64_t used = processors > ready.kinds ? processors / ready.kinds : 1;
+  if (used > splits) used = splits;
+  if (used > ready.count) used = ready.count;
+  if (lines > 0x7fffffff || p.batches() * (a_parts + b_parts) > 0x7fffffff || ready.kinds * used > 0x7fffffff) return cudaErrorInvalidValue;
+  refused = cudaLaunchKernelEx(After(static_cast<unsigned>(lines), PACKERS, 0, stream), gradient_scale_kernel<W, P>, p, workspace);
+  if (refused != cudaSuccess) return refused;
+  refused = cudaLaunchKernelEx(After(static_cast<unsigned>(p.batches() * (a_parts + b_parts)), ROUNDERS, 0, stream), gradient_ready_kernel<W, P>, p,
+                               workspace, static_cast<unsigned>(a_parts), static_cast<unsigned>(b_parts));
+  if (refused != cudaSuccess) return refused;
+  refused = cudaLaunchKernelEx(After(static_cast<unsigned>(ready.kinds * used), W::threads, R::shared_bytes, stream), gradient_groups_kernel<W, P>, p,
+                               workspace, splits, static_cast<int>(used));
+  if (refused != cudaSuccess) return refused;
+  return launch_gradient<Again>(p, splits, stream, ready.again);
+}
+#endif
+
+}  // namespace crucible
+#endif  // CRUCIBLE_HOPPER
+
+// Neighbours in memory, 16 bytes of the file's element type at a time.
+//
+// A walk goes over places `from` .. `to`. Where its tensors begin alike (all elements of one place at the same distance
+// from a multiple of a vector's length) it is a few single elements, then vectors, then a few single ones; else all are
+// single. A thread asks for IN_FLIGHT vectors before it waits for the first.
+//   CRUCIBLE_VECTORS     0: single elements only, for comparisons
+//   CRUCIBLE_IN_FLIGHT   how many vectors a thread asks for at once
+//   CRUCIBLE_STREAMING   1: what nothing reads again leaves the caches first
+
+#ifndef CRUCIBLE_VECTORS
+#define CRUCIBLE_VECTORS 1
+#endif
+#ifndef CRUCIBLE_IN_FLIGHT
+#define CRUCIBLE_IN_FLIGHT 2
+#endif
+#ifndef CRUCIBLE_STREAMING
+#define CRUCIBLE_STREAMING 1
+#endif
+
+namespace crucible {
+
+constexpr int VECTOR = 16 / sizeof(scalar), IN_FLIGHT = CRUCIBLE_IN_FLIGHT;
+
+template <int BYTES>
+struct WordOf { using type = uint4; };
+template <>
+struct WordOf<8> { using type = uint2; };
+template <>
+struct WordOf<4> { using type = unsigned; };
+template <>
+struct WordOf<2> { using type = unsigned short; };
+
+// So many elements of any type: 16 bytes, or several times that, or less.
+template <class T>
+struct Vector {
+  using Word = typename WordOf<VECTOR * sizeof(T)>::type;
+  static constexpr int WORDS = VECTOR * sizeof(T) / sizeof(Word);
+  T elements[VECTOR];
+  __device__ __forceinline__ const T& operator[](int u) const { return elements[u]; }
+  __device__ __forceinline__ T& operator[](int u) { return elements[u]; }
+};
+
+// Of a tensor that this kernel only reads; `LAST`: and that nothing reads after it.
+template <bool LAST = false, class T>
+__device__ __forceinline__ Vector<T> read_vector(const T* at) {
+  using V = Vector<T>;
+  const auto* const from = reinterpret_cast<const typename V::Word*>(at);
+  typename V::Word words[V::WORDS];
+#pragma unroll
+  for (int i = 0; i < V::WORDS; ++i) words[i] = LAST && CRUCIBLE_STREAMING ? __ldcs(from + i) : __ldg(from + i);
+  V v;
+  memcpy(&v, words, sizeof(V));
+  return v;
+}
+
+template <bool LAST = false, class T>
+__device__ __forceinline__ void write_vector(T* at, const Vector<T>& v) {
+  using V = Vector<T>;
+  auto* const to = reinterpret_cast<typename V::Word*>(at);
+  typename V::Word words[V::WORDS];
+  memcpy(words, &v, sizeof(V));
+#pragma unroll
+  for (int i = 0; i < V::WORDS; ++i) {
+    if constexpr (LAST && CRUCIBLE_STREAMING) {
+      __stcs(to + i, words[i]);
+    } else {
+#if CRUCIBLE_WIDE
+      __stwb(to + i, words[i]);  // at an address from 64-bit numbers the compiler would store a word's parts one by one
+#else
+      to[i] = words[i];
+#endif
+    }
+  }
+}
+
+// How far elements lie from where a vector may begin: the same for all, or -1.
+template <class T>
+__host__ __device__ __forceinline__ int alike(const T* at) {
+  return static_cast<int>(reinterpret_cast<uintptr_t>(at) / sizeof(T) % VECTOR);
+}
+template <class T, class... Others>
+__host__ __device__ __forceinline__ int alike(const T* at, const Others*... others) {
+  const int one = alike(at), other = alike(others...);
+  return one == other ? one : -1;
+}
+
+// The places of a walk as vectors and single elements.
+struct Stretch {
+  Index from, to, begin, vectors;
+  __host__ __device__ __forceinline__ Index singles() const { return to - from - vectors * VECTOR; }
+  __host__ __device__ __forceinline__ Index single(int64_t k) const {
+    const Index place = from + static_cast<Index>(k);
+    return place < begin ? place : place + vectors * VECTOR;
+  }
+};
+
+// `distance`: of the element at place 0 from where a vector may begin, or less than 0 where there are none.
+__host__ __device__ __forceinline__ Stretch stretch(int64_t first, int64_t last, int distance) {
+  const Index from = static_cast<Index>(first), to = static_cast<Index>(last), wanted = -(from + distance) & (VECTOR - 1);
+  if (!CRUCIBLE_VECTORS || distance < 0 || wanted >= to - from) return {from, to, to, 0};
+  return {from, to, from + wanted, (to - from - wanted) / VECTOR};
+}
+
+}  // namespace crucible
+
+// A group of N threads a row: the functor walks over the row, reduces, and stores what depends on the results.
+//
+// N is 1 (a thread for each row: short rows, or rows whose neighbours are neighbours in memory), 32 (a warp) or 256 (a
+// block). A functor R has `Index rows() const` and
+//   template <class L> void operator()(const L& lanes, Index row) const;
+// where `lanes.first()` and `lanes.step()` deal out the row, `lanes.join(acc)` leaves the joined result with every
+// thread, and `lanes.leads()` is true in one of them. Partial results travel by shuffles, between warps through N/32
+// slots of shared memory.
+// A functor whose later walks need again what the first one computes may also have
+//   int64_t kept() const;  void keeping(const L&, Index row, accum* kept) const;
+// which keeps that in shared memory, so many numbers a row; each thread reads what it wrote itself.
+//
+// A sliced functor, where what is reduced is short (partial results) and what follows is long, has
+//   struct Found;  Found reduce(const L&, Index row) const;  int64_t length() const;  Index repeats() const;
+//   void walk(const L&, Index row, Index part, int64_t from, int64_t to, const Found&) const;
+// and takes two launches: the rows, then pieces of SLICE_VECTORS vectors a thread of each of a row's parts.
+//
+// A split functor, for few long rows, has instead
+//   struct Acc;  void walk(const L&, Index row, int64_t from, int64_t to, Acc&) const;  int64_t length() const;
+//   void finish(const L&, Index row, const Acc&) const;
+// and takes two launches: every part of every row, then the rows. Nothing depends on timing.
+//   CRUCIBLE_SLICE_VECTORS   how many vectors a thread of a sliced walk has, all asked for before the first is used
+//   CRUCIBLE_LAST_FIRST      1: slices and kept rows go from the last to the first, as the end of what was written just before is still
+//                            in the cache
+
+#ifndef CRUCIBLE_SLICE_VECTORS
+#define CRUCIBLE_SLICE_VECTORS 4
+#endif
+#ifndef CRUCIBLE_LAST_FIRST
+#define CRUCIBLE_LAST_FIRST 1
+#endif
+
+namespace crucible {
+
+constexpr int ROW_THREADS = 256, SLICE_VECTORS = CRUCIBLE_SLICE_VECTORS, GRID_MOST = 65535;
+
+// What another lane has: the one `by` further on, or, where LANE, that lane.
+template <bool LANE = false, class Acc>
+__device__ __forceinline__ Acc from_lane(const Acc& a, int by) {
+  static_assert(sizeof(Acc) % 4 == 0, "partial results are whole words");
+  uint32_t words[sizeof(Acc) / 4];
+  memcpy(words, &a, sizeof(Acc));
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(Acc) / 4); ++i)
+    words[i] = LANE ? __shfl_sync(0xffffffffu, words[i], by) : __shfl_down_sync(0xffffffffu, words[i], by);
+  Acc b;
+  memcpy(&b, words, sizeof(Acc));
+  return b;
+}
+
+// The first COUNT lanes' results, joined, to all lanes. What the others join on the way nobody wants.
+template <int COUNT, class Acc>
+__device__ __forceinline__ Acc join_lanes(Acc a) {
+#pragma unroll
+  for (int by = COUNT / 2; by > 0; by /= 2) a.join(from_lane(a, by));
+  return from_lane<true>(a, 0);
+}
+
+// What an earlier kernel left, whole.
+template <class T>
+__device__ __forceinline__ T read_words(const T* at) {
+  static_assert(sizeof(T) % 4 == 0 && alignof(T) % 4 == 0, "partial results are whole words");
+  uint32_t words[sizeof(T) / 4];
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(T) / 4); ++i) words[i] = __ldg(reinterpret_cast<const uint32_t*>(at) + i);
+  T value;
+  memcpy(&value, words, sizeof(T));
+  return value;
+}
+
+template <int N>
+struct Lanes {
+  static_assert(N == 1 || N == 32 || N == ROW_THREADS, "a thread, a warp or a block");
+  __device__ __forceinline__ int first() const { return static_cast<int>(threadIdx.x) % N; }
+  __device__ __forceinline__ int step() const { return N; }
+  __device__ __forceinline__ bool leads() const { return first() == 0; }
+  // Where warps take parts of a row, each alone.
+  static constexpr int WIDTH = N < 32 ? N : 32, WARPS = N / WIDTH;
+  __device__ __forceinline__ int lane() const { return first() % WIDTH; }
+  __device__ __forceinline__ int warp() const { return first() / WIDTH; }
+
+  template <class Acc>
+  __device__ __forceinline__ void join(Acc& a) const {
+    if constexpr (N > 1) a = join_lanes<32>(a);
+    if constexpr (N > 32) {
+      constexpr int WARPS = ROW_THREADS / 32;
+      __shared__ __align__(16) unsigned char slots[WARPS * sizeof(Acc)];
+      Acc* const slot = reinterpret_cast<Acc*>(slots);
+      __syncthreads();  // the last join's readers are done
+      if (threadIdx.x % 32 == 0) slot[threadIdx.x / 32] = a;
+      __syncthreads();
+      a = join_lanes<WARPS>(slot[threadIdx.x % WARPS]);
+    }
+  }
+};
+
+template <int N>
+__device__ __forceinline__ int64_t row_of_thread() {
+  return (static_cast<int64_t>(blockIdx.x) * ROW_THREADS + threadIdx.x) / N;
+}
+
+// The length of a part, where a row is cut into so many: whole vectors, and lines of memory.
+__host__ __device__ inline int64_t row_share(int64_t length, int parts) {
+  constexpr int LINE = 128 / sizeof(scalar);
+  const int64_t share = (length + parts - 1) / parts;
+  return (share + LINE - 1) / LINE * LINE;
+}
+
+template <int N, class R>
+__global__ void __launch_bounds__(ROW_THREADS) row_kernel(const R r) {
+  follow();
+  const int64_t row = row_of_thread<N>();
+  if (row < r.rows()) r(Lanes<N>(), static_cast<Index>(row));
+}
+
+template <int N, class R>
+__global__ void __launch_bounds__(ROW_THREADS) row_keeping_kernel(const R r) {
+  follow();
+  extern __shared__ __align__(16) unsigned char row_kept[];
+  const int64_t after = row_of_thread<N>(), row = CRUCIBLE_LAST_FIRST ? r.rows() - 1 - after : after;
+  accum* const kept = reinterpret_cast<accum*>(row_kept) + threadIdx.x / N * r.kept();
+  if (after < r.rows()) r.keeping(Lanes<N>(), static_cast<Index>(row), kept);
+}
+
+template <int N, class R>
+__global__ void __launch_bounds__(ROW_THREADS) row_found_kernel(const R r, typename R::Found* found) {
+  follow();
+  const int64_t row = row_of_thread<N>();
+  if (row >= r.rows()) return;
+  const Lanes<N> lanes;
+  const typename R::Found mine = r.reduce(lanes, static_cast<Index>(row));
+  if (lanes.leads()) found[row] = mine;
+}
+
+// Slices are blockIdx.x, parts of rows the rest. No division, and all of `found` at once: each would be waited for before
+// elements are asked for.
+template <class R>
+__global__ void __launch_bounds__(ROW_THREADS) row_slices_kernel(const R r, const typename R::Found* found, Index share) {
+  follow();
+  const int64_t count = static_cast<int64_t>(r.rows()) * r.repeats(), after = blockIdx.z * int64_t(GRID_MOST) + blockIdx.y;
+  if (after >= count) return;
+  const Index place = static_cast<Index>(CRUCIBLE_LAST_FIRST ? count - 1 - after : after), row = place / r.repeats();
+  const Index length = static_cast<Index>(r.length());
+  const Index from = share * static_cast<Index>(CRUCIBLE_LAST_FIRST ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
+  const Index to = length - from < share ? length : from + share;
+  r.walk(Lanes<ROW_THREADS>(), row, place % r.repeats(), from, to, read_words(found + row));
+}
+
+template <int N, class R>
+__global__ void __launch_bounds__(ROW_THREADS) row_parts_kernel(const R r, typename R::Acc* parts, int splits) {
+  follow();
+  const int64_t row = row_of_thread<N>(), length = r.length(), each = row_share(length, splits);
+  if (row >= r.rows()) return;
+  const int64_t from = each * blockIdx.y, to = from + each < length ? from + each : length;
+  typename R::Acc a;
+  const Lanes<N> lanes;
+  r.walk(lanes, static_cast<Index>(row), from, to, a);
+  lanes.join(a);
+  if (lanes.leads()) parts[static_cast<int64_t>(blockIdx.y) * r.rows() + row] = a;
+}
+
+template <class R>
+__global__ void __launch_bounds__(ROW_THREADS) row_whole_kernel(const R r, const typename R::Acc* parts, int splits) {
+  follow();
+  const int64_t row = row_of_thread<32>();
+  if (row >= r.rows()) return;
+  typename R::Acc a;
+  const Lanes<32> lanes;
+  for (int s = lanes.first(); s < splits; s += lanes.step()) a.join(parts[static_cast<int64_t>(s) * r.rows() + row]);
+  lanes.join(a);
+  r.finish(lanes, static_cast<Index>(row), a);
+}
+
+inline unsigned row_blocks(int64_t rows, int lanes) {
+  return static_cast<unsigned>((rows * lanes + ROW_THREADS - 1) / ROW_THREADS);
+}
+
+template <int N, class R>
+cudaError_t launch_rows(const R& r, cudaStream_t stream) {
+  const int64_t rows = r.rows();
+  if (rows <= 0) return cudaSuccess;
+  return cudaLaunchKernelEx(After(row_blocks(rows, N), ROW_THREADS, 0, stream), row_kernel<N, R>, r);
+}
+
+// Rows that fit in shared memory keep what their first walk computes.
+template <int N, class R>
+cudaError_t launch_keeping_rows(const R& r, cudaStream_t stream) {
+  const int64_t rows = r.rows(), bytes = r.kept() * (ROW_THREADS / N) * static_cast<int64_t>(sizeof(accum));
+  if (rows <= 0 || bytes > 48 * 1024) return launch_rows<N>(r, stream);
+  return cudaLaunchKernelEx(After(row_blocks(rows, N), ROW_THREADS, static_cast<size_t>(bytes), stream), row_keeping_kernel<N, R>, r);
+}
+
+// `found` has room for a Found for each row.
+template <int N, class R>
+cudaError_t launch_sliced_rows(const R& r, void* found, cudaStream_t stream) {
+  constexpr int SLICE = SLICE_VECTORS * VECTOR * ROW_THREADS;
+  const int64_t rows = r.rows(), length = r.length(), slices = (length + SLICE - 1) / SLICE;
+  if (rows <= 0) return cudaSuccess;
+  auto* const results = static_cast<typename R::Found*>(found);
+  const cudaError_t error = cudaLaunchKernelEx(After(row_blocks(rows, N), ROW_THREADS, 0, stream), row_found_kernel<N, R>, r, results);
+  if (error != cudaSuccess) return error;
+  const int64_t places = rows * r.repeats();
+  if (places <= 0 || slices <= 0) return cudaSuccess;
+  const dim3 grid(static_cast<unsigned>(slices), static_cast<unsigned>(places < GRID_MOST ? places : GRID_MOST),
+                  static_cast<unsigned>((places + GRID_MOST - 1) / GRID_MOST));
+  return cudaLaunchKernelEx(After(grid, ROW_THREADS, 0, stream),
+                            row_slices_kernel<R>, r, results, static_cast<Index>(row_share(length, static_cast<int>(slices))));
+}
+
+// `parts` has room for rows * splits partial results.
+template <int N, class R>
+cudaError_t launch_split_rows(const R& r, void* parts, int splits, cudaStream_t stream) {
+  const int64_t rows = r.rows();
+  if (rows <= 0) return cudaSuccess;
+  auto* const acc = static_cast<typename R::Acc*>(parts);
+  const cudaError_t error = cudaLaunchKernelEx(After(dim3(row_blocks(rows, N), splits), ROW_THREADS, 0, stream),
+                                               row_parts_kernel<N, R>, r, acc, splits);
+  if (error != cudaSuccess) return error;
+  return cudaLaunchKernelEx(After(row_blocks(rows, 32), ROW_THREADS, 0, stream), row_whole_kernel<R>, r, acc, splits);
+}
+
+}  // namespace crucible
+
 // Convolutions on tensor cores (mma.sync, compute capability 8.0 and later): a window slides over an input.
 //
 // A block computes BM output channels of one box of output pixels, 256 at most. The input under the box, its halo, is
@@ -6476,313 +7661,6 @@ cudaError_t launch_window(const P& p, unsigned* packed, cudaStream_t stream) {
   refused = allow_shared(window_kernel<W, P>, S::shared_bytes);
   if (refused != cudaSuccess) return refused;
   return cudaLaunchKernelEx(After(static_cast<unsigned>(blocks), W::threads, S::shared_bytes, stream), window_kernel<W, P>, p, packed);
-}
-#endif
-
-}  // namespace crucible
-
-// The gradient of a convolution's weight on tensor cores (mma.sync, compute capability 8.0 and later).
-//
-// D[m, (channel, tap)] = sum over pixels of a(m, pixel) * b(channel, the input pixel under tap): a plain tensor times one
-// seen through a window. A block takes BM rows and BC channels with all their taps, and walks over boxes of pixels: a's box
-// and b's halo lie in shared memory as rows of pixels (PITCH = 4 modulo 32 words: a fragment's eight rows and four pixels
-// lie in 32 banks), and a tap is an offset into the halo. A warp sums MT * 16 rows by UNITS pairs of a tap and 8 channels,
-// so a fragment of a serves UNITS products. Boxes are shared out to `splits` blocks; each leaves a partial sum.
-// While one box is multiplied, the next one is on its way: by asynchronous copies where both tensors are float memory as
-// it is, to be rounded where it lies; through registers otherwise, part by part, stored a round later.
-//
-// Words are tf32 numbers: float is rounded to nearest even, half and bfloat16 fit as they are.
-// Tensor cores cut what they add and these sums are long, so each box's sum goes to ordinary registers, which round.
-
-#include <type_traits>
-
-namespace crucible {
-
-// WARPS_M x TAP_GROUPS x CHANNEL_GROUPS x WARPS_K warps; a warp has MT * 16 rows and TAPS_EACH taps of EACH * 8 channels.
-// Warps that share all that take turns along the pixels, and each leaves a partial sum of its own.
-template <int MT_, int WARPS_M, int TAP_GROUPS, int TAPS_EACH, int CHANNEL_GROUPS, int EACH, int WARPS_K_>
-struct Gradient {
-  static constexpr int MT = MT_, WM = MT * 16, BM = WARPS_M * WM, BC = CHANNEL_GROUPS * EACH * 8;
-  static constexpr int UNITS = TAPS_EACH * EACH, WARPS_K = WARPS_K_, SIDE = TAP_GROUPS * CHANNEL_GROUPS;
-  static constexpr int threads = WARPS_M * SIDE * WARPS_K * 32;
-  static __device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x) % 32; }
-  static __device__ __forceinline__ int warp() { return static_cast<int>(threadIdx.x) / 32; }
-  static __device__ __forceinline__ int turn() { return warp() / (WARPS_M * SIDE); }
-  static __device__ __forceinline__ int row() { return warp() / SIDE % WARPS_M * WM; }
-  static __device__ __forceinline__ int tap(int unit) {
-    return warp() / CHANNEL_GROUPS % TAP_GROUPS * TAPS_EACH + unit % TAPS_EACH;
-  }
-  static __device__ __forceinline__ int channel(int unit) {
-    return (warp() % CHANNEL_GROUPS * EACH + unit / TAPS_EACH) * 8;
-  }
-};
-
-// How COUNT pixels by LINES lines are dealt to the threads: a thread has the same pixels of every line it takes.
-template <int COUNT, int LINES, int THREADS>
-struct Dealt {
-  static constexpr int SHARE = THREADS / COUNT > 0 ? THREADS / COUNT : 1;    // threads on one pixel
-  static constexpr int SLOTS = SHARE > 1 ? 1 : (COUNT + THREADS - 1) / THREADS;
-  static constexpr int TURNS = (LINES + SHARE - 1) / SHARE;                  // lines of a thread
-  static __device__ __forceinline__ int pixel(int slot) {
-    const int t = static_cast<int>(threadIdx.x);
-    return SHARE > 1 ? t % COUNT : t + slot * THREADS;
-  }
-  static __device__ __forceinline__ int line(int turn) {
-    return turn * SHARE + (SHARE > 1 ? static_cast<int>(threadIdx.x) / COUNT : 0);
-  }
-  static __device__ __forceinline__ bool takes(int slot, int turn) {
-    return pixel(slot) < COUNT && line(turn) < LINES && static_cast<int>(threadIdx.x) < COUNT * SHARE * SLOTS;
-  }
-};
-
-template <class G, class P>
-struct GradientSizes {
-  using Box = typename P::Box;
-  using Halo = HaloOf<P>;
-  static_assert(Box::at(3) % 8 == 0, "eight pixels of a step are neighbours");
-  static constexpr int TAPS = P::Kernel::product, STEPS = Box::product / 8, ROUNDS = (STEPS + G::WARPS_K - 1) / G::WARPS_K;
-  static constexpr int A_PITCH = (Box::product + 31) / 32 * 32 + 4, B_PITCH = (Halo::product + 31) / 32 * 32 + 4;
-  using A = Dealt<Box::product, G::BM, G::threads>;
-  using B = Dealt<Halo::product, G::BC, G::threads>;
-  // Lines that a thread fetches in one round.
-  static constexpr int A_EACH = (A::TURNS + ROUNDS - 1) / ROUNDS, B_EACH = (B::TURNS + ROUNDS - 1) / ROUNDS;
-  static constexpr int LAG = ROUNDS < 2 ? 0 : 1;  // rounds between asking for words and storing them
-  static constexpr bool ASYNC = P::a_direct && P::b_direct && sizeof(scalar) == 4;
-  static constexpr int B_START = G::BM * A_PITCH, PANEL = B_START + G::BC * B_PITCH;
-  static constexpr int shared_bytes = 2 * PANEL * 4;
-};
-
-template <class G, class P>
-struct GradientBlock {
-#if CRUCIBLE_HAS_MMA
-  using S = GradientSizes<G, P>;
-  using A = typename S::A;
-  using B = typename S::B;
-  const P& p;
-  Index z, m0, c0;
-  int now, next;  // words
-  unsigned* shared;
-  typename P::AAt a_at[A::SLOTS];
-  typename P::BAt b_at[B::SLOTS];
-  float a_values[S::LAG + 1][A::SLOTS][S::A_EACH], b_values[S::LAG + 1][B::SLOTS][S::B_EACH];
-
-  __device__ __forceinline__ void find(Index box) {
-    const BoxPlace<P> place(p, box);
-#pragma unroll
-    for (int i = 0; i < A::SLOTS; ++i) a_at[i] = place.plain(p, z, A::pixel(i) < P::Box::product ? A::pixel(i) : 0);
-#pragma unroll
-    for (int i = 0; i < B::SLOTS; ++i) b_at[i] = place.halo(p, z, B::pixel(i) < S::Halo::product ? B::pixel(i) : 0);
-  }
-
-  // The whole of the next box by asynchronous copies, and what is left to do where they have come to.
-  __device__ __forceinline__ void copy(unsigned* panel) const {
-#pragma unroll
-    for (int turn = 0; turn < A::TURNS; ++turn) {
-      const Index m = m0 + A::line(turn), near = m < p.rows() ? m : p.rows() - 1;
-#pragma unroll
-      for (int i = 0; i < A::SLOTS; ++i)
-        if (A::takes(i, turn))
-          copy_async(panel + A::line(turn) * S::A_PITCH + A::pixel(i), p.a_from(a_at[i], near),
-                     a_at[i].inside && m < p.rows());
-    }
-#pragma unroll
-    for (int turn = 0; turn < B::TURNS; ++turn) {
-      const Index c = c0 + B::line(turn), near = c < p.channels() ? c : p.channels() - 1;
-#pragma unroll
-      for (int i = 0; i < B::SLOTS; ++i)
-        if (B::takes(i, turn))
-          copy_async(panel + S::B_START + B::line(turn) * S::B_PITCH + B::pixel(i), p.b_from(b_at[i], near),
-                     b_at[i].inside && c < p.channels());
-    }
-    commit_copies();
-  }
-  __device__ __forceinline__ void round(unsigned* panel) const {
-    wait_copies();
-#pragma unroll
-    for (int turn = 0; turn < A::TURNS; ++turn)
-#pragma unroll
-      for (int i = 0; i < A::SLOTS; ++i)
-        if (A::takes(i, turn)) {
-          unsigned& word = panel[A::line(turn) * S::A_PITCH + A::pixel(i)];
-          word = round_tf32(__uint_as_float(word));
-        }
-#pragma unroll
-    for (int turn = 0; turn < B::TURNS; ++turn)
-#pragma unroll
-      for (int i = 0; i < B::SLOTS; ++i)
-        if (B::takes(i, turn)) {
-          unsigned& word = panel[S::B_START + B::line(turn) * S::B_PITCH + B::pixel(i)];
-          word = round_tf32(__uint_as_float(word));
-        }
-  }
-
-  // A round's share of the next box. What is not there is loaded from somewhere near and becomes zero when it is put away.
-  __device__ __forceinline__ void fetch(int round, int slot) {
-#pragma unroll
-    for (int e = 0; e < S::A_EACH; ++e) {
-      const Index m = m0 + A::line(round * S::A_EACH + e);
-#pragma unroll
-      for (int i = 0; i < A::SLOTS; ++i) a_values[slot][i][e] = p.a_in(a_at[i], m < p.rows() ? m : p.rows() - 1);
-    }
-#pragma unroll
-    for (int e = 0; e < S::B_EACH; ++e) {
-      const Index c = c0 + B::line(round * S::B_EACH + e);
-#pragma unroll
-      for (int i = 0; i < B::SLOTS; ++i) b_values[slot][i][e] = p.b_in(b_at[i], c < p.channels() ? c : p.channels() - 1);
-    }
-  }
-  __device__ __forceinline__ void put(int round, int slot, unsigned* panel) const {
-#pragma unroll
-    for (int e = 0; e < S::A_EACH; ++e) {
-      const int turn = round * S::A_EACH + e, line = A::line(turn);
-#pragma unroll
-      for (int i = 0; i < A::SLOTS; ++i) {
-        const float kept = a_at[i].inside && m0 + line < p.rows() ? a_values[slot][i][e] : 0.0f;
-        if (A::takes(i, turn)) panel[line * S::A_PITCH + A::pixel(i)] = round_tf32(kept);
-      }
-    }
-#pragma unroll
-    for (int e = 0; e < S::B_EACH; ++e) {
-      const int turn = round * S::B_EACH + e, line = B::line(turn);
-#pragma unroll
-      for (int i = 0; i < B::SLOTS; ++i) {
-        const float kept = b_at[i].inside && c0 + line < p.channels() ? b_values[slot][i][e] : 0.0f;
-        if (B::takes(i, turn)) panel[S::B_START + line * S::B_PITCH + B::pixel(i)] = round_tf32(kept);
-      }
-    }
-  }
-#endif
-};
-
-template <class G, class P>
-__global__ void __launch_bounds__(G::threads, G::threads > 128 ? 1 : 2)
-    gradient_kernel(const __grid_constant__ P p, int splits) {
-  follow();
-  extern __shared__ __align__(16) unsigned char gradient_shared[];
-#if CRUCIBLE_HAS_MMA
-  using S = GradientSizes<G, P>;
-  const unsigned tiles_c = static_cast<unsigned>((p.channels() + G::BC - 1) / G::BC);
-  const unsigned tiles_m = static_cast<unsigned>((p.rows() + G::BM - 1) / G::BM);
-  const int64_t boxes = box_count(p);
-  const int split = static_cast<int>(blockIdx.y);
-  const Index first = static_cast<Index>(boxes * split / splits), last = static_cast<Index>(boxes * (split + 1) / splits);
-  unsigned* const shared = reinterpret_cast<unsigned*>(gradient_shared);
-  GradientBlock<G, P> block{p, static_cast<Index>(blockIdx.x / tiles_c / tiles_m),
-                            static_cast<Index>(blockIdx.x / tiles_c % tiles_m) * G::BM,
-                            static_cast<Index>(blockIdx.x % tiles_c) * G::BC, 0, S::PANEL, shared};
-  float sums[G::MT][G::UNITS][4] = {};
-  int off[G::UNITS];
-#pragma unroll
-  for (int u = 0; u < G::UNITS; ++u) {
-    const int tap = G::tap(u) < S::TAPS ? G::tap(u) : S::TAPS - 1;  // a tap too many is computed and not stored
-    off[u] = S::B_START + (G::channel(u) + G::lane() / 4) * S::B_PITCH + tap_offset<P>(tap) +
-             G::lane() % 4 * P::Stride::at(3);
-  }
-  const int a_off = (G::row() + G::lane() / 4) * S::A_PITCH + G::lane() % 4;
-  const bool idle = block.m0 + G::row() >= p.rows();
-
-  if (first < last) {
-    block.find(first);
-    if constexpr (S::ASYNC) {
-      block.copy(shared);
-      block.round(shared);
-    } else {
-#pragma unroll 1
-      for (int round = 0; round < S::ROUNDS; ++round) {
-        block.fetch(round, 0);
-        block.put(round, 0, shared);
-      }
-    }
-  }
-  // One step: eight pixels. MASKED: some of the box's pixels do not exist. They have zeros in a; b's may be anything there,
-  // and zero times inf would be nan.
-  const auto step = [&](auto masked, float (&part)[G::MT][G::UNITS][4], const BoxPlace<P>& place, int q) {
-    unsigned keep[2] = {~0u, ~0u};
-    if constexpr (decltype(masked)::value) {
-#pragma unroll
-      for (int h = 0; h < 2; ++h) keep[h] = place.exists(q * 8 + h * 4 + G::lane() % 4) ? ~0u : 0u;
-    }
-    const unsigned* a_from = shared + (block.now + a_off) + q * 8;
-    const unsigned* b_from = shared + block.now + halo_offset<P>(q * 8);
-    unsigned a[G::MT][4];
-#pragma unroll
-    for (int i = 0; i < G::MT; ++i)
-#pragma unroll
-      for (int r = 0; r < 4; ++r) a[i][r] = a_from[(i * 16 + r % 2 * 8) * S::A_PITCH + r / 2 * 4];
-#pragma unroll
-    for (int u = 0; u < G::UNITS; ++u) {
-      unsigned b0 = b_from[off[u]], b1 = b_from[off[u] + 4 * P::Stride::at(3)];
-      if constexpr (decltype(masked)::value) b0 &= keep[0], b1 &= keep[1];
-#pragma unroll
-      for (int i = 0; i < G::MT; ++i) mma<Grade::Tf32>(part[i][u], a[i], b0, b1);
-    }
-  };
-  // A box: steps, taken in turn by the warps that share a tile, and the next box on its way. Whole boxes are unrolled.
-  const auto walk = [&](auto masked, const BoxPlace<P>& place) {
-    constexpr int LAG = decltype(masked)::value ? 0 : S::LAG;
-    float part[G::MT][G::UNITS][4] = {};
-#pragma unroll(decltype(masked)::value ? 1 : S::ROUNDS)
-    for (int round = 0; round < S::ROUNDS; ++round) {
-      if constexpr (!S::ASYNC) block.fetch(round, round % (LAG + 1));
-      const int q = round * G::WARPS_K + G::turn();
-      // A step whose first pixel does not exist has none.
-      const bool there = !decltype(masked)::value || place.exists(q * 8);
-      if (!idle && there && (S::STEPS % G::WARPS_K == 0 || q < S::STEPS)) step(masked, part, place, q);
-      if constexpr (!S::ASYNC) {
-        if (round >= LAG) block.put(round - LAG, (round - LAG) % (LAG + 1), shared + block.next);
-      }
-    }
-    if constexpr (LAG > 0 && !S::ASYNC) block.put(S::ROUNDS - 1, (S::ROUNDS - 1) % (LAG + 1), shared + block.next);
-#pragma unroll
-    for (int i = 0; i < G::MT; ++i)
-#pragma unroll
-      for (int u = 0; u < G::UNITS; ++u)
-#pragma unroll
-        for (int r = 0; r < 4; ++r) sums[i][u][r] += part[i][u][r];
-  };
-#pragma unroll 1
-  for (Index box = first; box < last; ++box) {
-    const BoxPlace<P> place(p, box);
-    const bool more = box + 1 < last;
-    block.find(more ? box + 1 : box);
-    __syncthreads();
-    if (S::ASYNC && more) block.copy(shared + block.next);
-    if (place.count() == P::Box::product)
-      walk(std::false_type(), place);
-    else
-      walk(std::true_type(), place);
-    if (S::ASYNC && more) block.round(shared + block.next);
-    const int was = block.now;
-    block.now = block.next;
-    block.next = was;
-  }
-#pragma unroll
-  for (int i = 0; i < G::MT; ++i)
-#pragma unroll
-    for (int u = 0; u < G::UNITS; ++u)
-#pragma unroll
-      for (int r = 0; r < 4; ++r) {
-        const Index m = block.m0 + G::row() + i * 16 + r / 2 * 8 + G::lane() / 4;
-        const Index channel = block.c0 + G::channel(u) + G::lane() % 4 * 2 + r % 2;
-        if (m < p.rows() && channel < p.channels() && G::tap(u) < S::TAPS)
-          p.finish(block.z, m, channel * S::TAPS + G::tap(u), split * G::WARPS_K + G::turn(), sums[i][u][r], true);
-      }
-#endif
-}
-
-#ifndef __CUDACC_RTC__
-template <class G, class P>
-cudaError_t launch_gradient(const P& p, int splits, cudaStream_t stream) {
-  using S = GradientSizes<G, P>;
-  const int64_t tiles = (static_cast<int64_t>(p.rows()) + G::BM - 1) / G::BM * ((p.channels() + G::BC - 1) / G::BC);
-  const int64_t blocks = tiles * p.batches();
-  if (blocks == 0) return cudaSuccess;
-  if (blocks > 0x7fffffff || splits < 1 || splits / G::WARPS_K > 65535 || splits % G::WARPS_K != 0)
-    return cudaErrorInvalidValue;
-  const cudaError_t refused = allow_shared(gradient_kernel<G, P>, S::shared_bytes);
-  if (refused != cudaSuccess) return refused;
-  const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(splits / G::WARPS_K));
-  return cudaLaunchKernelEx(After(grid, G::threads, S::shared_bytes, stream), gradient_kernel<G, P>, p, splits / G::WARPS_K);
 }
 #endif
 
@@ -7169,384 +8047,6 @@ __device__ __forceinline__ void finish_box_fragments(const P& p, Index z, Index 
 #endif  // CRUCIBLE_HOPPER
 
 }  // namespace crucible
-
-// Hopper's matrix instructions and what goes with them (compute capability 9.0a): barriers in shared memory on which
-// producers and consumers wait for each other, bulk copies, and descriptors of operands.
-//
-// Wgmma<N, kind>::multiply(d, a, b, more) adds the product of 64 x K values at descriptor a and N x K values at b (K is 32
-// bytes: 16 half or bfloat16, 8 tf32) to d, or starts d anew; the including file brings the instructions for its N.
-// Of d[4j + 2h + i], row 16 * (warp % 4) + 8h + lane / 4 and column 8j + 2 * (lane % 4) + i are this thread's.
-
-#if CRUCIBLE_HOPPER
-namespace crucible {
-
-#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#define CRUCIBLE_HAS_WGMMA 1
-#else
-#define CRUCIBLE_HAS_WGMMA 0
-#endif
-
-// What the tensor cores multiply: floats scaled and rounded to half, floats rounded to tf32, elements as they are, or floats
-// split into two tf32 numbers.
-enum class Operands { Half, Tf32, Native, Split };
-
-template <int N, Operands kind>
-struct Wgmma;
-
-#if CRUCIBLE_HAS_WGMMA
-__device__ __forceinline__ unsigned shared_address(const void* at) {
-  return static_cast<unsigned>(__cvta_generic_to_shared(at));
-}
-
-// Barriers. `parity` is that of the phase waited for: a fresh barrier is in phase 0, and waiting for parity 1 passes.
-__device__ __forceinline__ void barrier_init(unsigned barrier, int arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
-}
-__device__ __forceinline__ void barrier_inits_done() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-__device__ __forceinline__ void barrier_arrive(unsigned barrier) {
-  asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-__device__ __forceinline__ void barrier_expect(unsigned barrier, unsigned bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-}
-__device__ __forceinline__ bool barrier_try(unsigned barrier, unsigned parity) {
-  unsigned passed;
-  asm volatile(
-      "{\n.reg .pred p;\n"
-      "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 p, [%1], %2;\n"
-      "selp.u32 %0, 1, 0, p;\n}\n"
-      : "=r"(passed)
-      : "r"(barrier), "r"(parity)
-      : "memory");
-  return passed != 0;
-}
-__device__ __forceinline__ void barrier_wait(unsigned barrier, unsigned parity) {
-  while (!barrier_try(barrier, parity)) {
-  }
-}
-
-// Arrives when this thread's copies have come.
-__device__ __forceinline__ void copies_arrive(unsigned barrier) {
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
-}
-// Bytes (a multiple of 16) from global to shared memory; they count on the barrier.
-__device__ __forceinline__ void bulk_copy(unsigned to, const void* from, unsigned bytes, unsigned barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-               "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier)
-               : "memory");
-}
-
-// Makes what this thread stored to shared memory visible to the tensor cores.
-__device__ __forceinline__ void publish() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-
-// A warp's stores to global memory, counted at `count`, for bulk copies of whoever has waited for the count.
-__device__ __forceinline__ void hand_over(unsigned* count) {
-  asm volatile("fence.proxy.async;" ::: "memory");
-  __syncwarp();
-  if (threadIdx.x % 32 == 0)
-    asm volatile("fence.acq_rel.gpu;\nred.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(__cvta_generic_to_global(count))
-                 : "memory");
-}
-__device__ __forceinline__ void count_wait(const unsigned* count, unsigned wanted) {
-  unsigned there;
-  do {
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(there) : "l"(__cvta_generic_to_global(count)) : "memory");
-  } while (there < wanted);
-  asm volatile("fence.proxy.async;" ::: "memory");
-}
-
-// Threads of two warpgroups taking turns: one waits for its turn, the other gives it.
-__device__ __forceinline__ void turn_wait(int id) { asm volatile("bar.sync %0, 256;" ::"r"(id) : "memory"); }
-__device__ __forceinline__ void turn_give(int id) { asm volatile("bar.arrive %0, 256;" ::"r"(id) : "memory"); }
-
-__device__ __forceinline__ void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void wgmma_end() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// Until at most LEFT batches of products are under way.
-template <int LEFT>
-__device__ __forceinline__ void wgmma_wait() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
-}
-// Keeps the compiler from reading sums before the wait.
-template <int COUNT>
-__device__ __forceinline__ void settle(float (&d)[COUNT]) {
-#pragma unroll
-  for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(d[i])::"memory");
-}
-
-// An operand whose lines (rows of A, columns of B) are 16 bytes long and follow each other, eight to a matrix; `deeper`
-// bytes lead to the second 16 bytes of each line. A shift by one line is one more in the lowest field.
-__device__ __forceinline__ uint64_t lines_at(unsigned address, unsigned deeper) {
-  return static_cast<uint64_t>((address & 0x3ffffu) >> 4) | static_cast<uint64_t>(deeper >> 4) << 16 | uint64_t(8) << 32;
-}
-
-// Two numbers as half in one word, the first in the low half.
-__device__ __forceinline__ unsigned pack_half(float first, float second) {
-  unsigned pair;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
-  return pair;
-}
-
-template <int KEEP>
-__device__ __forceinline__ void registers_up() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(KEEP)); }
-template <int KEEP>
-__device__ __forceinline__ void registers_down() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(KEEP)); }
-#endif
-
-// The exponent that brings a number of these bits (without its sign) to [2^peak, 2^(peak + 1)); none for inf and nan.
-__device__ __forceinline__ int exponent_to(int peak, unsigned bits) {
-  const int e = static_cast<int>(bits >> 23);
-  return e == 255 ? 0 : peak + 127 - (e == 0 ? 1 : e);
-}
-// 2^e, and x * 2^e for |e| up to 252 without a detour through infinity or zero.
-__device__ __forceinline__ float power_of_two(int e) { return __int_as_float((e + 127) << 23); }
-__device__ __forceinline__ float scaled(float x, int e) { return x * power_of_two(e / 2) * power_of_two(e - e / 2); }
-
-}  // namespace crucible
-#endif  // CRUCIBLE_HOPPER
-
-// Weights of a convolution for Hopper's tensor cores, in the order of shared memory, and what scales them and the input.
-//
-// For each 64 rows there is one contiguous piece of [chunk of channels][tap][16 bytes of channels][row]. In kind Half a row's
-// largest weight is brought to [2^9, 2^10), and a sample of the input says by how much that is scaled; the same weights in
-// tf32 lie behind, for the launch that does again what half cannot hold. In kind Split there are two planes, hi and lo, for each
-// tap, and the largest weight is brought to [2^30, 2^31). Bytes: each weight read twice, written twice.
-
-#if CRUCIBLE_HOPPER
-namespace crucible {
-
-constexpr int PAIR_ROWS = 64, TAP_BYTES = PAIR_ROWS * 32;  // of a tile; of its weights for one tap and chunk
-
-// JOIN: the dimension along which two boxes lie side by side, 4 for those of two samples, or -1. SLOTS of the ring. LAND: KB for what is on its way.
-template <int JOIN_, int SLOTS_, int CHUNKS_, int TURN_, int LAND_, Operands kind_>
-struct Warpgroups {
-  static constexpr Operands kind = kind_;
-  static constexpr int JOIN = JOIN_, SLOTS = SLOTS_, CHUNKS = CHUNKS_, TURN = TURN_, LAND = LAND_;
-  static constexpr int BM = PAIR_ROWS, PRODUCERS = 256, CONSUMERS = 256, threads = PRODUCERS + CONSUMERS;
-  static constexpr bool PAIRED = JOIN >= 0, SAMPLES = JOIN == 4, TOGETHER = true;
-  static constexpr int BOXES = PAIRED ? 2 : 1;                 // side by side
-  static constexpr int UNIT = kind == Operands::Tf32 ? 4 : 8;  // channels in 16 bytes
-  static constexpr int CHANNELS = 2 * UNIT;                    // of a chunk
-};
-
-// What the launches hand to each other: a flag, the largest number in a sample of the input and in each channel of it, an
-// exponent for each row of weights and whether half cannot hold it, and the weights for each kind.
-struct Packed {
-  int* again;    // raised by whoever finds what half cannot hold, packers excepted: it may not have been lowered yet
-  int* largest;  // floats that are not negative, as integers
-  int* channels;
-  int* rows;
-  int* spoilt;
-  unsigned char* half;
-  unsigned char* tf32;
-  int64_t count;  // of rows
-
-  // Channels that are told apart: of more, those so far apart are one.
-  template <class P>
-  static __host__ __device__ constexpr int apart() { return P::CHANNELS < 4096 ? static_cast<int>(P::CHANNELS) : 4096; }
-  template <class P>
-  static __host__ __device__ constexpr int64_t head() { return 256 + (apart<P>() + 63) / 64 * 256; }
-
-  template <class P>
-  __host__ __device__ Packed(const P& p, void* at) {
-    const int64_t tiles = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS), taps = P::Kernel::product;
-    unsigned char* const bytes = static_cast<unsigned char*>(at);
-    count = tiles * PAIR_ROWS;
-    again = reinterpret_cast<int*>(bytes);
-    largest = again + 1;
-    channels = again + 64;
-    rows = reinterpret_cast<int*>(bytes + head<P>());
-    spoilt = rows + count;
-    half = bytes + head<P>() + count * 8;
-    tf32 = half + tiles * taps * ((P::CHANNELS + 15) / 16) * TAP_BYTES;
-  }
-  // Bytes of all this.
-  template <class P>
-  static __host__ __device__ int64_t bytes(const P& p) {
-    const int64_t tiles = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS), taps = P::Kernel::product;
-    return head<P>() + tiles * (PAIR_ROWS * 8 + taps * ((P::CHANNELS + 15) / 16 + (P::CHANNELS + 7) / 8) * TAP_BYTES);
-  }
-  __device__ __forceinline__ int input() const;        // exponent of its scale
-  __device__ __forceinline__ int split_input() const;  // and in kind Split
-  template <class W>
-  __device__ __forceinline__ const unsigned char* weights() const {
-    return W::kind == Operands::Tf32 ? tf32 : half;
-  }
-};
-
-constexpr float HALF_LIMIT = 65504.0f, HALF_SMALL = 0x1p-12f;
-constexpr int PACKERS = 1024, SAMPLES = 4;  // threads of a block, and numbers of the input that each of one block looks at
-constexpr int HALF_PEAK = 9;  // scaled, the largest number lies between 2^9 and 2^10
-
-// The exponent of a scale that brings `largest` there; a power of two that is a float itself.
-__device__ __forceinline__ int half_exponent(float largest) {
-  if (largest == 0.0f) return 0;
-  const int by = exponent_to(HALF_PEAK, __float_as_uint(largest));
-  return by < 126 ? by : 126;
-}
-
-// In kind Split: the same for a row of weights, and what no weight may reach.
-constexpr int SPLIT_PEAK = 30;
-constexpr float SPLIT_WEIGHT = 0x1p40f;
-__device__ __forceinline__ int split_exponent(float largest) {
-  return largest == 0.0f ? 0 : exponent_to(SPLIT_PEAK, __float_as_uint(largest));
-}
-
-// hi + lo is x to 22 bits or more; tensor cores ignore the bits below a tf32 number's. Not for inf and nan.
-__device__ __forceinline__ void split_tf32(float x, unsigned& hi, unsigned& lo) {
-  hi = (__float_as_uint(x) + 0x1000u) & 0xffffe000u;
-  lo = __float_as_uint(x - __uint_as_float(hi)) + 0x1000u;
-}
-
-__device__ __forceinline__ int Packed::input() const { return half_exponent(__int_as_float(*largest)); }
-// None where the input can be split as it is, so that what is far smaller beside it can be split too.
-__device__ __forceinline__ int Packed::split_input() const {
-  const float most = __int_as_float(*largest);
-  return most >= 0x1p-60f && most < 0x1p60f ? 0 : half_exponent(most);
-}
-
-__device__ __forceinline__ float block_max(float x) {
-  __shared__ float parts[PACKERS / 32];
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
-  if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = x;
-  __syncthreads();
-  x = parts[threadIdx.x % 32];
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, step));
-  return x;
-}
-
-// One block: lowers the flag, and notes the largest numbers of a sample of the input.
-template <class P>
-__device__ __forceinline__ void sample_input(const P& p, const Packed& packed, int* peaks) {
-  float largest = 0;
-#pragma unroll
-  for (int k = 0; k < SAMPLES; ++k) {
-    // Numbers that look random spread the sample over everything.
-    const int i = static_cast<int>(threadIdx.x) + k * PACKERS;
-    const auto pick = [&](unsigned salt, Index extent) {
-      unsigned h = (unsigned(i) * 8u + salt) * 2654435761u;
-      h ^= h >> 15;
-      h *= 2246822519u;
-      h ^= h >> 13;
-      return static_cast<Index>(h % static_cast<unsigned>(extent));
-    };
-    Index at[4];
-#pragma unroll
-    for (int d = 0; d < 4; ++d)
-      at[d] = pick(d, p.extent(d)) * P::Stride::at(d) + P::Shift::at(d) + (P::Kernel::at(d) - 1) * P::Dilation::at(d) / 2;
-    const typename P::BAt place = p.b_at(pick(4, p.batches()), at[0], at[1], at[2], at[3]);
-    const float x = fabsf(static_cast<float>(p.b_in(place, static_cast<Index>(i % P::CHANNELS))));
-    if (place.inside && x < INFINITY) {
-      largest = fmaxf(largest, x);
-      atomicMax(peaks + i % P::CHANNELS % Packed::apart<P>(), __float_as_int(x));
-    }
-  }
-  largest = block_max(largest);
-  for (int c = static_cast<int>(threadIdx.x); c < Packed::apart<P>(); c += PACKERS) packed.channels[c] = peaks[c];
-  if (threadIdx.x == 0) *packed.largest = __float_as_int(largest), *packed.again = 0;
-}
-
-// A block for each row of weights, and one more that looks at the input.
-template <class W, class P>
-__global__ void __launch_bounds__(PACKERS) pack_rows_kernel(const __grid_constant__ P p, void* workspace) {
-  follow();
-#if CRUCIBLE_HAS_WGMMA
-  __shared__ int peaks[Packed::apart<P>()];  // of channels: floats that are not negative, as integers
-  const Packed packed(p, workspace);
-  constexpr int TAPS = P::Kernel::product;
-  constexpr bool scaled_rows = W::kind == Operands::Half || W::kind == Operands::Split;
-  const Index tiles = (p.rows() + PAIR_ROWS - 1) / PAIR_ROWS, channels = p.channels();
-  if constexpr (scaled_rows) {
-    for (int c = static_cast<int>(threadIdx.x); c < Packed::apart<P>(); c += PACKERS) peaks[c] = 0;
-    __syncthreads();
-  }
-  if (blockIdx.x >= static_cast<unsigned>(packed.count)) {
-    if constexpr (scaled_rows) sample_input(p, packed, peaks);
-    return;
-  }
-  const Index row = static_cast<Index>(blockIdx.x), group = row / (tiles * PAIR_ROWS), m = row % (tiles * PAIR_ROWS);
-  const bool there = m < p.rows();
-  const auto line = p.a_row(group, there ? m : 0);
-  int by = 0;
-  if constexpr (scaled_rows) {
-    float largest = 0;
-    if (there)
-      for (Index k = static_cast<Index>(threadIdx.x); k < channels * TAPS; k += PACKERS)
-        largest = fmaxf(largest, fabsf(static_cast<float>(p.a(line, k))));
-    largest = block_max(largest);
-    by = W::kind == Operands::Half ? half_exponent(largest) : split_exponent(largest);
-  }
-  bool bad = false;
-  const auto put = [&](auto kind, unsigned char* to) {
-    constexpr int UNIT = decltype(kind)::UNIT, CHANNELS = 2 * UNIT, PLANES = decltype(kind)::kind == Operands::Split ? 2 : 1;
-    constexpr Index CHUNKS = (P::CHANNELS + CHANNELS - 1) / CHANNELS, ALL = CHUNKS * CHANNELS;
-    unsigned char* const tile = to + (row / PAIR_ROWS) * int64_t(CHUNKS) * TAPS * PLANES * TAP_BYTES;
-    // Neighbouring threads have neighbouring channels of a tap.
-    for (Index i = static_cast<Index>(threadIdx.x); i < ALL * TAPS; i += PACKERS) {
-      const Index c = i % ALL, t = i / ALL, tap = P::flipped ? TAPS - 1 - t : t;
-      const float w = there && c < channels ? static_cast<float>(p.a(line, c * TAPS + tap)) : 0.0f;
-      unsigned char* const at =
-          tile + ((c / CHANNELS * TAPS + t) * PLANES * 2 + c % CHANNELS / UNIT) * int64_t(TAP_BYTES / 2) + row % PAIR_ROWS * 16;
-      if constexpr (decltype(kind)::kind == Operands::Tf32) {
-        reinterpret_cast<unsigned*>(at)[c % UNIT] = round_tf32(w);
-      } else if constexpr (decltype(kind)::kind == Operands::Half) {
-        const float s = scaled(w, by);
-        if (c < channels) atomicMax(peaks + c % Packed::apart<P>(), __float_as_int(fmaxf(0.0f, fabsf(s))));
-        reinterpret_cast<unsigned short*>(at)[c % UNIT] = static_cast<unsigned short>(pack_half(s, 0.0f));
-      } else if constexpr (decltype(kind)::kind == Operands::Split) {
-        bad |= !(fabsf(w) < SPLIT_WEIGHT);
-        split_tf32(scaled(w, by), reinterpret_cast<unsigned*>(at)[c % UNIT], reinterpret_cast<unsigned*>(at + TAP_BYTES)[c % UNIT]);
-      } else {
-        reinterpret_cast<unsigned short*>(at)[c % UNIT] = static_cast<unsigned short>(pack(w, 0.0f));
-      }
-    }
-  };
-  put(W(), packed.half);
-  if constexpr (W::kind == Operands::Half) {
-    put(Warpgroups<0, 1, 0, 0, 0, Operands::Tf32>(), packed.tf32);
-    __syncthreads();
-    // A channel whose weights are all small may have a large input.
-    for (int c = static_cast<int>(threadIdx.x); c < Packed::apart<P>(); c += PACKERS) {
-      const float largest = __int_as_float(peaks[c]);
-      bad |= !(largest <= HALF_LIMIT) || (largest > 0 && largest < HALF_SMALL);
-    }
-  }
-  if constexpr (scaled_rows) {
-    const int any = __syncthreads_or(bad);
-    if (threadIdx.x == 0) packed.rows[row] = by, packed.spoilt[row] = any;
-  }
-#if CRUCIBLE_SCALAR > 1  // elements as they are
-  if constexpr (!scaled_rows)
-    if (threadIdx.x == 0) packed.rows[row] = 0;
-#endif
-#endif
-}
-
-#if CRUCIBLE_HAS_WGMMA
-// One block of the launch after that raises the flag for rows of weights that half cannot hold.
-template <int THREADS>
-__device__ __forceinline__ void spoilt_rows(const Packed& packed, int thread) {
-  for (int64_t row = thread; row < packed.count; row += THREADS)
-    if (packed.spoilt[row]) *packed.again = 1;
-}
-#endif
-
-#ifndef __CUDACC_RTC__
-// Packs, and says how many processors there are.
-template <class W, class P>
-cudaError_t pack_rows(const P& p, void* workspace, int* processors, cudaStream_t stream) {
-  int device = 0;
-  cudaError_t refused = cudaGetDevice(&device);
-  if (refused == cudaSuccess) refused = cudaDeviceGetAttribute(processors, cudaDevAttrMultiProcessorCount, device);
-  if (refused != cudaSuccess) return refused;
-  const int64_t rows = p.groups() * ((static_cast<int64_t>(p.rows()) + PAIR_ROWS - 1) / PAIR_ROWS) * PAIR_ROWS;
-  return cudaLaunchKernelEx(After(static_cast<unsigned>(rows + 1), PACKERS, 0, stream), pack_rows_kernel<W, P>, p, workspace);
-}
-#endif
-
-}  // namespace crucible
-#endif  // CRUCIBLE_HOPPER
 
 // Convolutions on Hopper's tensor cores (wgmma, compute capability 9.0a): a window slides over an input.
 //
@@ -9329,6 +9829,66 @@ struct Wgmma<136, Operands::Native> {
   }
 };
 #endif
+#if CRUCIBLE_SCALAR == 0
+template <>
+struct WgmmaAcross<64, Operands::Half> {
+  static __device__ __forceinline__ void multiply(float (&d)[32], uint64_t a, uint64_t b, int more) {
+#if CRUCIBLE_HAS_WGMMA
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
+        "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+        "}, %32, %33, p, 1, 1, 1, 1;\n}\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+          "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
+        : "l"(a), "l"(b), "r"(more));
+#endif
+  }
+};
+#endif
+#if CRUCIBLE_SCALAR == 2
+template <>
+struct WgmmaAcross<64, Operands::Native> {
+  static __device__ __forceinline__ void multiply(float (&d)[32], uint64_t a, uint64_t b, int more) {
+#if CRUCIBLE_HAS_WGMMA
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
+        "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+        "}, %32, %33, p, 1, 1, 1, 1;\n}\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+          "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
+        : "l"(a), "l"(b), "r"(more));
+#endif
+  }
+};
+#endif
+#if CRUCIBLE_SCALAR == 3
+template <>
+struct WgmmaAcross<64, Operands::Native> {
+  static __device__ __forceinline__ void multiply(float (&d)[32], uint64_t a, uint64_t b, int more) {
+#if CRUCIBLE_HAS_WGMMA
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
+        "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+        "}, %32, %33, p, 1, 1, 1, 1;\n}\n"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+          "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
+        : "l"(a), "l"(b), "r"(more));
+#endif
+  }
+};
+#endif
 }  // namespace crucible
 #endif  // CRUCIBLE_HOPPER
 
@@ -9531,9 +10091,13 @@ struct contract_2 {
   }
 };
 
-void run_contract_2(uint64_t p_d_output, uint64_t p_x, uint64_t p_convolution_backward_w_sum_parts, int64_t convolution_backward_w_sum_splits, int64_t s0, int64_t s53, int64_t s77, uint64_t stream) {
+void run_contract_2(uint64_t p_d_output, uint64_t p_x, uint64_t p_convolution_backward_w_sum_parts, int64_t convolution_backward_w_sum_splits, int64_t s0, int64_t s53, int64_t s77, uint64_t packed, uint64_t stream) {
   const contract_2 stage{reinterpret_cast<const scalar*>(p_d_output), reinterpret_cast<const scalar*>(p_x), reinterpret_cast<accum*>(p_convolution_backward_w_sum_parts), static_cast<Index>(convolution_backward_w_sum_splits), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77)};
-  #if CRUCIBLE_CONV == 1
+  #if CRUCIBLE_HOPPER && CRUCIBLE_CONV == 1
+  check(launch_gradient_groups<GradientGroups<3, 3, 0, 64, 3, Dims<1, 1, 8, 32>, Operands::Half>, Gradient<2, 2, 1, 9, 2, 1, 1>>(stage, static_cast<int>(convolution_backward_w_sum_splits), reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_2");
+  #elif CRUCIBLE_HOPPER && CRUCIBLE_CONV == 3
+  check(launch_gradient_groups<GradientGroups<3, 3, 0, 64, 3, Dims<1, 1, 8, 32>, Operands::Native>, Gradient<2, 2, 1, 9, 2, 1, 1>>(stage, static_cast<int>(convolution_backward_w_sum_splits), reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_2");
+  #elif CRUCIBLE_CONV == 1
   check(launch_gradient<Gradient<2, 2, 1, 9, 2, 1, 1>>(stage, static_cast<int>(convolution_backward_w_sum_splits), reinterpret_cast<cudaStream_t>(stream)), "contract_2");
   #elif CRUCIBLE_CONV == 2
   check(launch_contract<Mma<64, 64, 16, 32, 32, Grade::Fp32>>(stage, static_cast<int>(convolution_backward_w_sum_splits), reinterpret_cast<cudaStream_t>(stream)), "contract_2");
@@ -9541,6 +10105,18 @@ void run_contract_2(uint64_t p_d_output, uint64_t p_x, uint64_t p_convolution_ba
   check(launch_gradient<Gradient<2, 2, 1, 9, 2, 1, 1>>(stage, static_cast<int>(convolution_backward_w_sum_splits), reinterpret_cast<cudaStream_t>(stream)), "contract_2");
   #else
   check(launch_contract<Simt<64, 64, 16, 4, 4>>(stage, static_cast<int>(convolution_backward_w_sum_splits), reinterpret_cast<cudaStream_t>(stream)), "contract_2");
+  #endif
+}
+
+int64_t bytes_contract_2(int64_t convolution_backward_w_sum_splits, int64_t s0, int64_t s53, int64_t s77) {
+  const contract_2 stage{nullptr, nullptr, nullptr, static_cast<Index>(convolution_backward_w_sum_splits), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77)};
+  #if CRUCIBLE_HOPPER && CRUCIBLE_CONV == 1
+  return gradient_bytes<GradientGroups<3, 3, 0, 64, 3, Dims<1, 1, 8, 32>, Operands::Half>>(stage, static_cast<int>(convolution_backward_w_sum_splits));
+  #elif CRUCIBLE_HOPPER && CRUCIBLE_CONV == 3
+  return gradient_bytes<GradientGroups<3, 3, 0, 64, 3, Dims<1, 1, 8, 32>, Operands::Native>>(stage, static_cast<int>(convolution_backward_w_sum_splits));
+  #else
+  static_cast<void>(stage);
+  return 0;
   #endif
 }
 
@@ -9574,12 +10150,13 @@ void run_rows_1(uint64_t p_convolution_backward_w_sum_parts, uint64_t p_convolut
 }
 
 // One after another, those that are asked for.
-void run_model_backward(uint64_t stages, uint64_t p_conv_transpose2d_weight, uint64_t p_d_output, uint64_t p_convolution_backward_x_sum, uint64_t p_x, uint64_t p_convolution_backward_w_sum, uint64_t memory, int64_t in_packed_contract_1, int64_t at_packed_contract_1, int64_t in_convolution_backward_w_sum_parts, int64_t at_convolution_backward_w_sum_parts, int64_t convolution_backward_w_sum_splits, int64_t s0, int64_t s53, int64_t s77, uint64_t stream) {
+void run_model_backward(uint64_t stages, uint64_t p_conv_transpose2d_weight, uint64_t p_d_output, uint64_t p_convolution_backward_x_sum, uint64_t p_x, uint64_t p_convolution_backward_w_sum, uint64_t memory, int64_t in_packed_contract_1, int64_t at_packed_contract_1, int64_t in_convolution_backward_w_sum_parts, int64_t at_convolution_backward_w_sum_parts, int64_t in_packed_contract_2, int64_t at_packed_contract_2, int64_t convolution_backward_w_sum_splits, int64_t s0, int64_t s53, int64_t s77, uint64_t stream) {
   const uint64_t holders[] = {memory, p_convolution_backward_x_sum, p_convolution_backward_w_sum};
   const uint64_t packed_contract_1 = holders[in_packed_contract_1] + at_packed_contract_1;
   const uint64_t p_convolution_backward_w_sum_parts = holders[in_convolution_backward_w_sum_parts] + at_convolution_backward_w_sum_parts;
+  const uint64_t packed_contract_2 = holders[in_packed_contract_2] + at_packed_contract_2;
   if (stages & 1) run_contract_1(p_conv_transpose2d_weight, p_d_output, p_convolution_backward_x_sum, s0, s53, s77, packed_contract_1, stream);
-  if (stages & 2) run_contract_2(p_d_output, p_x, p_convolution_backward_w_sum_parts, convolution_backward_w_sum_splits, s0, s53, s77, stream);
+  if (stages & 2) run_contract_2(p_d_output, p_x, p_convolution_backward_w_sum_parts, convolution_backward_w_sum_splits, s0, s53, s77, packed_contract_2, stream);
   if (stages & 4) run_rows_1(p_convolution_backward_w_sum_parts, p_convolution_backward_w_sum, convolution_backward_w_sum_splits, stream);
 }
 """
@@ -9602,10 +10179,12 @@ _BACKWARD_BINDING = r"""
 #include <cstdint>
 #include <pybind11/pybind11.h>
 
-void run_model_backward(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, uint64_t);
+void run_model_backward(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, uint64_t);
+int64_t bytes_contract_2(int64_t, int64_t, int64_t, int64_t);
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("model_backward", &run_model_backward);
+  m.def("contract_2_bytes", &bytes_contract_2);
 }
 """
 
@@ -9674,7 +10253,7 @@ def _compiled(part, dtype, wide, conv, matmul, hopper, narrower):
     bare = "no_implicit_headers" in inspect.signature(load_inline).parameters  # torch's headers cost half a minute
     options = {"no_implicit_headers": True} if bare else {}
     return load_inline(
-        name=f"crucible_28857c64e555_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}{narrower}",
+        name=f"crucible_126053ac395f_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}{narrower}",
         cpp_sources=binding, cuda_sources=source,
         extra_cflags=["-O1"], extra_cuda_cflags=["-O3", "-std=c++17", *flags], **options,
     )
@@ -9828,7 +10407,7 @@ def _model_forward_plan(conv_transpose2d_weight, x):
         raise _shape_error('conv_transpose2d_weight', conv_transpose2d_weight, '(64, 64, 3, 3)')
     if x.shape != (s77, 64, s53, s0):
         raise _shape_error('x', x, '(s77, 64, s53, s0)')
-    convolution_backward_w_sum_splits = max(1, min(66, ((s0 + 31) // 32) * ((s53 + 3) // 4) * s77)) * 1
+    convolution_backward_w_sum_splits = max(1, min(132, ((s0 + 31) // 32) * ((s53 + 3) // 4) * s77)) * 1
     kernels = _kernels("forward", dtype, device, max(s0 * s53 * s77 * 64, s0 * s53 * s77 * 64 + s0 * s77 * 128 + s53 * s77 * 128 + s77 * 256, convolution_backward_w_sum_splits * 36864, 36864))
     specs = [_spec((s77, 64, s53 + 2, s0 + 2), dtype)]
     room, places = _laid_out(0b1, [(295936, 0b1)], zip(specs, [0b1]))
@@ -9857,7 +10436,7 @@ def _model_backward_plan(needs, sizes, d_output):
     accum = _accumulated(dtype)
     stages = (0b1 if needs[1] else 0) | (0b110 if needs[0] else 0)
     specs = [_spec((s77, 64, s53, s0), dtype) if stages & 0b1 else None, _spec((64, 64, 3, 3), dtype) if stages & 0b100 else None]
-    room, places = _laid_out(stages, [(295936, 0b1), (convolution_backward_w_sum_splits * 36864 * accum.itemsize, 0b110)], zip(specs, [0b1, 0b100]))
+    room, places = _laid_out(stages, [(295936, 0b1), (convolution_backward_w_sum_splits * 36864 * accum.itemsize, 0b110), (kernels.contract_2_bytes(convolution_backward_w_sum_splits, s0, s53, s77), 0b10)], zip(specs, [0b1, 0b100]))
     return kernels, device.index, stages, specs, room, (*places, convolution_backward_w_sum_splits, s0, s53, s77,)
 
 
@@ -9873,7 +10452,7 @@ def _model_backward(needs, sizes, saved, d_output):
     convolution_backward_w_sum = specs[1] and _new(*specs[1])
     memory = _new(*room)
     if _SIMULATED:
-        alone, counts = _apart(memory, counts, 2)
+        alone, counts = _apart(memory, counts, 3)
     kernels.model_backward(stages, conv_transpose2d_weight.data_ptr(), d_output.data_ptr(), _address(convolution_backward_x_sum), x.data_ptr(), _address(convolution_backward_w_sum), memory.data_ptr(), *counts, _raw_stream(index))
     return convolution_backward_w_sum, convolution_backward_x_sum
 

@@ -7122,8 +7122,9 @@ struct GradientBlock {
 
 template <class G, class P>
 __global__ void __launch_bounds__(G::threads, G::threads > 128 ? 1 : 2)
-    gradient_kernel(const __grid_constant__ P p, int splits) {
+    gradient_kernel(const __grid_constant__ P p, int splits, const int* flag) {
   follow();
+  if (flag != nullptr && *flag == 0) return;
   extern __shared__ __align__(16) unsigned char gradient_shared[];
 #if CRUCIBLE_HAS_MMA
   using S = GradientSizes<G, P>;
@@ -7237,8 +7238,9 @@ __global__ void __launch_bounds__(G::threads, G::threads > 128 ? 1 : 2)
 }
 
 #ifndef __CUDACC_RTC__
+// With a flag: only where that is raised.
 template <class G, class P>
-cudaError_t launch_gradient(const P& p, int splits, cudaStream_t stream) {
+cudaError_t launch_gradient(const P& p, int splits, cudaStream_t stream, const int* flag = nullptr) {
   using S = GradientSizes<G, P>;
   const int64_t tiles = (static_cast<int64_t>(p.rows()) + G::BM - 1) / G::BM * ((p.channels() + G::BC - 1) / G::BC);
   const int64_t blocks = tiles * p.batches();
@@ -7248,7 +7250,8 @@ cudaError_t launch_gradient(const P& p, int splits, cudaStream_t stream) {
   const cudaError_t refused = allow_shared(gradient_kernel<G, P>, S::shared_bytes);
   if (refused != cudaSuccess) return refused;
   const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(splits / G::WARPS_K));
-  return cudaLaunchKernelEx(After(grid, G::threads, S::shared_bytes, stream), gradient_kernel<G, P>, p, splits / G::WARPS_K);
+  return cudaLaunchKernelEx(After(grid, G::threads, S::shared_bytes, stream), gradient_kernel<G, P>, p, splits / G::WARPS_K,
+                            flag);
 }
 #endif
 
