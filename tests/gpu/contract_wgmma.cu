@@ -51,37 +51,38 @@ struct Product {
 
 // What to launch: 0 everything, 1 packing, 2 the product, 3 the second time, 4 the mma engine. pace: how many lines idle
 // warps are trusted with, the engine's own where negative. Packing and the product alone only fit each other for the same pace.
+// height: blocks of a team, for which B is packed piece by piece, or 0; the engine's own choice where negative.
 template <class P>
-static int run(const P& p, void* workspace, int what, int pace, cudaStream_t stream) {
+static int run(const P& p, void* workspace, int what, int pace, int height, cudaStream_t stream) {
   using W = WgmmaTile<COLUMNS, Grade::GRADE>;
   if (what == 4) return launch_contract<typename W::Other>(p, 1, stream);
   int device = 0, count = 0, clusters = 0;
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
   cudaDeviceGetAttribute(&clusters, cudaDevAttrClusterLaunch, device);
-  Packing all = wgmma_packing<W>(p, workspace, nullptr);
+  Packing all = wgmma_packing<W>(p, workspace, nullptr, height);
   share_packing<W>(all, count, clusters, pace < 0 ? W::PACE : pace);
   int error = 0;
-  if (what == 0 && pace < 0 && clusters) return launch_contract_wgmma<W>(p, workspace, stream);
+  if (what == 0 && pace < 0 && height < 0 && clusters) return launch_contract_wgmma<W>(p, workspace, stream);
   if (what == 0 || what == 1) error = launch_wgmma_pack<W>(p, all, stream);
   if (!error && (what == 0 || what == 2)) error = launch_wgmma_multiply<W>(p, all, count, stream);
   if (!error && W::scaled && (what == 0 || what == 3)) error = launch_wgmma_again<W>(p, all, stream);
   return error;
 }
 
-extern "C" int64_t product_workspace(int z, int m, int n, int k) {
+extern "C" int64_t product_workspace(int z, int m, int n, int k, int height) {
   using P = Product<false, false, 0, false>;
   int64_t bytes = 0;
   wgmma_packing<WgmmaTile<COLUMNS, Grade::GRADE>>(P{nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, z, m, n, k, 0},
-                                                  nullptr, &bytes);
+                                                  nullptr, &bytes, height);
   return bytes;
 }
 
 // form: 1 where A lies along k, 2 where B does, 3 both. statistics: of groups of 16, of whole tiles (0), none (-1).
 extern "C" int product(const void* a, const void* b, const void* bias, void* out, void* count, void* mean, void* m2,
                        int z, int m, int n, int k, int groups, int form, int statistics, void* workspace, int what,
-                       int pace, void* stream) {
-  const auto go = [&](auto p) { return run(p, workspace, what, pace, static_cast<cudaStream_t>(stream)); };
+                       int pace, int height, void* stream) {
+  const auto go = [&](auto p) { return run(p, workspace, what, pace, height, static_cast<cudaStream_t>(stream)); };
 #define GIVEN                                                                                             \
   {static_cast<const scalar*>(a), static_cast<const scalar*>(b), static_cast<const scalar*>(bias),        \
    static_cast<accum*>(out), static_cast<accum*>(count), static_cast<accum*>(mean), static_cast<accum*>(m2), z, m, n, k, groups}

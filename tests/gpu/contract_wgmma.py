@@ -64,7 +64,7 @@ def load(path: Path) -> ctypes.CDLL:
     made = ctypes.CDLL(str(path))
     pointer, number = ctypes.c_void_p, ctypes.c_int
     made.product_workspace.restype = ctypes.c_int64
-    made.product.argtypes = [pointer] * 7 + [number] * 7 + [pointer, number, number, pointer]
+    made.product.argtypes = [pointer] * 7 + [number] * 7 + [pointer, number, number, number, pointer]
     return made
 
 
@@ -72,13 +72,14 @@ class Product:
     """One product, with everything it writes poisoned beforehand."""
 
     def __init__(self, library: ctypes.CDLL, columns: int, a: torch.Tensor, b: torch.Tensor, statistics: int = -1,
-                 pace: int = -1):  # fmt: skip
+                 pace: int = -1, height: int = -1):  # fmt: skip
         """``a`` is (z, m, k) and ``b`` (z, n, k), each contiguous or its transpose contiguous."""
-        self.library, self.a, self.b, self.statistics, self.pace = library, a, b, statistics, pace
+        self.library, self.a, self.b, self.statistics = library, a, b, statistics
+        self.pace, self.height = pace, height
         self.z, self.m, self.k = a.shape
         self.n = b.shape[1]
         self.form = int(a.is_contiguous()) + 2 * int(b.is_contiguous())
-        size = library.product_workspace(self.z, self.m, self.n, self.k)
+        size = library.product_workspace(self.z, self.m, self.n, self.k, height)
         self.workspace = torch.full((size,), 255, dtype=torch.uint8, device="cuda")
         self.out = torch.full((self.z, self.m, self.n), float("nan"), device="cuda")
         self.bias = torch.randn(self.n, device="cuda").to(a.dtype)
@@ -89,7 +90,7 @@ class Product:
         stream = torch.cuda.current_stream().cuda_stream
         pointers = [t.data_ptr() for t in (self.a, self.b, self.bias, self.out, *self.parts)]
         error = self.library.product(*pointers, self.z, self.m, self.n, self.k, self.groups, self.form,
-                                     self.statistics, self.workspace.data_ptr(), what, self.pace, stream)  # fmt: skip
+                                     self.statistics, self.workspace.data_ptr(), what, self.pace, self.height, stream)  # fmt: skip
         if error:
             raise RuntimeError(f"CUDA error {error}")
         return self.out

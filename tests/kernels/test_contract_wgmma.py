@@ -21,14 +21,15 @@ SOURCE = Path(__file__).parents[1] / "gpu/contract_wgmma.cu"
 SCALARS = {"float": 0, "half": 2, "bfloat16": 3}
 ALL, PACK, MULTIPLY = range(3)
 OWN_PACE, ALL_EARLY, FIRST_ONLY = -1, 0, 10**6
+NOT_ROLLING = 0
 
 GUARDED = """
 extern "C" int guarded(const void* a, const void* b, const void* bias, void* out, void* count, void* mean, void* m2,
                        int z, int m, int n, int k, int groups, int form, int statistics, void* workspace, int what,
-                       int pace) {
+                       int pace, int height) {
   try {
     return product(a, b, bias, out, count, mean, m2, z, m, n, k, groups, form, statistics, workspace, what, pace,
-                   nullptr);
+                   height, nullptr);
   } catch (...) {  // what the simulator's checks found
     return -1;
   }
@@ -40,7 +41,7 @@ extern "C" void tile_shares(int z, int m, int n, int processors, int clusters, i
                             int64_t turns, int* order) {
   using W = WgmmaTile<COLUMNS, Grade::GRADE>;
   const Product<true, true, 0, false> p{nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, z, m, n, 64, 0};
-  Packing all = wgmma_packing<W>(p, nullptr, nullptr);
+  Packing all = wgmma_packing<W>(p, nullptr, nullptr, 0);
   share_packing<W>(all, processors, clusters, pace);
   early[0] = all.a.early, early[1] = all.b.early;
   *high = all.high;
@@ -61,7 +62,7 @@ def library(grade: str, columns: int, scalar: str) -> ctypes.CDLL:
     text = text.replace(marker, instructions([columns]) + "\n//")
     made = ctypes.CDLL(str(sim.Kernel(text, {}, include=[KERNELS], architecture="sm_90a").path))
     made.product_workspace.restype = ctypes.c_int64
-    made.guarded.argtypes = [ctypes.c_void_p] * 7 + [ctypes.c_int] * 7 + [ctypes.c_void_p] + [ctypes.c_int] * 2
+    made.guarded.argtypes = [ctypes.c_void_p] * 7 + [ctypes.c_int] * 7 + [ctypes.c_void_p] + [ctypes.c_int] * 3
     return made
 
 
@@ -90,7 +91,8 @@ def seen(x: np.ndarray, scalar: str) -> np.ndarray:
 class Product:
     """x (Z, M, K) times y (Z, N, K) transposed. ``form``: 1 where x lies along k, 2 where y does."""
 
-    def __init__(self, x, y, form=3, grade="Fp32", columns=32, scalar="float", pace=OWN_PACE, statistics=-1):
+    def __init__(self, x, y, form=3, grade="Fp32", columns=32, scalar="float", pace=OWN_PACE, statistics=-1,
+                 height=NOT_ROLLING):  # fmt: skip
         (z, m, k), n = x.shape, y.shape[1]
         self.groups = n // 16 if statistics == 16 else -(-n // columns)
         laid = [x if form & 1 else x.transpose(0, 2, 1), y if form & 2 else y.transpose(0, 2, 1)]
@@ -99,10 +101,11 @@ class Product:
         self.out = sim.DeviceArray((z, m, n), np.float32)
         self.parts = [sim.DeviceArray((z, m, self.groups), np.float32) for _ in range(3)]
         made = library(grade, columns, scalar)
-        self.workspace = sim.DeviceArray((made.product_workspace(z, m, n, k),), np.uint8)
+        self.workspace = sim.DeviceArray((made.product_workspace(z, m, n, k, height),), np.uint8)
         arrays = [*arrays, sim.DeviceArray.of(self.bias), self.out, *self.parts]
         pointers = [a.pointer for a in arrays]
-        code = made.guarded(*pointers, z, m, n, k, self.groups, form, statistics, self.workspace.pointer, ALL, pace)
+        given = (z, m, n, k, self.groups, form, statistics, self.workspace.pointer, ALL, pace, height)
+        code = made.guarded(*pointers, *given)
         assert code == 0, sim.reports() or sim.runtime().csim_last_message().decode()
         assert self.out.unwritten() == 0
         self.again = int(self.workspace.numpy()[:4].view(np.int32)[0])
@@ -214,6 +217,93 @@ def test_infinities_and_nans(value, late, form):
     assert p.again == 1
     np.testing.assert_array_equal(np.isnan(p.out.numpy()), np.isnan(true))
     np.testing.assert_array_equal(np.isinf(p.out.numpy()), np.isinf(true))
+
+
+class TestRolling:
+    """B packed piece by piece for a team of blocks, whose idle warps fill a ring that all of them empty."""
+
+    @pytest.fixture(autouse=True)
+    def teams(self):
+        sim.configure(processors=6)
+
+    @pytest.mark.parametrize("form", range(4))
+    def test_layouts(self, form):
+        """Two batches, three teams for eight tiles, of which the last is not whole."""
+        x, y = operands(2, 128 * 2 - 1, 97, 140)
+        p = Product(x, y, form, height=2)
+        assert p.again == 0 and error(p.out.numpy(), exact(x, y)) < 3e-7
+
+    @pytest.mark.parametrize(("columns", "height"), [(128, 6), (64, 3)])
+    def test_more_warps_than_parts(self, columns, height):
+        """Eight or four warps fill a piece: of 18 two remain, of 9 one. And more blocks than tiles of rows."""
+        x, y = operands(1, 128 * height - 130, columns + 1, 300)
+        p = Product(x, y, columns=columns, height=height)
+        assert p.again == 0 and error(p.out.numpy(), exact(x, y)) < 3e-7
+
+    @pytest.mark.parametrize(("form", "schedule"), [(3, 0), (3, 1), (3, 2), (0, 0), (0, 1)])
+    def test_the_ring_goes_round(self, form, schedule):
+        """Three tiles of 27 pieces, which one team takes one after another, through 32 slots."""
+        sim.configure(processors=2, schedule=schedule)
+        x, y = operands(1, 200, 90, 64 * 26 + 3)
+        p = Product(x, y, form, height=2)
+        assert p.again == 0 and error(p.out.numpy(), exact(x, y)) < 3e-7
+
+    def test_statistics(self):
+        x, y = operands(1, 140, 96, 70)
+        p = Product(x, y, statistics=16, height=2)
+        values = (exact(x, y) + p.bias.astype(np.float64))[0].reshape(140, 6, 16)
+        np.testing.assert_allclose(p.parts[1].numpy()[0], values.mean(axis=2), rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(p.parts[2].numpy()[0], values.var(axis=2) * 16, rtol=1e-5)
+
+    @pytest.mark.parametrize("form", [3, 0])
+    def test_ranges(self, form):
+        """Lines of any scale are held, and so is what is up to 32 times the samples' largest."""
+        x, y = operands(1, 200, 70, 2000)
+        power = np.exp2(np.linspace(-60, 60, 70)).astype(np.float32)[None, :, None]
+        p = Product(x, y * power, form, height=2)
+        true = exact(x, y * power)
+        assert p.again == 0
+        assert (np.linalg.norm(p.out.numpy() - true, axis=1) / np.linalg.norm(true, axis=1)).max() < 4e-7
+        y[0, 3, 70] = 40  # beside the samples
+        p = Product(x, y, form, height=2)
+        assert p.again == 0 and error(p.out.numpy(), exact(x, y)) < 3e-7
+        y[0, ::3] = 0
+        p = Product(x, y, form, height=2)
+        assert p.again == 0 and np.all(p.out.numpy()[0, :, ::3] == 0) and error(p.out.numpy(), exact(x, y)) < 3e-7
+
+    @pytest.mark.parametrize("form", [3, 0])
+    def test_samples_of_zeros(self, form):
+        """A line whose only elements lie where no sample does is read as a whole."""
+        x, y = operands(1, 200, 70, 2000)
+        kept = y[0, 3, 65:67].copy()
+        y[0, 3] = 0
+        y[0, 3, 65:67] = kept * 1e-20
+        p = Product(x, y, form, height=2)
+        assert p.again == 0
+        true = exact(x, y)[0, :, 3]
+        assert np.linalg.norm(p.out.numpy()[0, :, 3] - true) < 4e-7 * np.linalg.norm(true)
+
+    @pytest.mark.parametrize("value", [1e5, np.inf, np.nan])
+    @pytest.mark.parametrize("form", [3, 0])
+    def test_what_samples_did_not_tell(self, form, value):
+        """It is seen, and everything is done again."""
+        x, y = operands(1, 200, 70, 2000)
+        y[0, 33, 70] = value
+        p = Product(x, y, form, height=2)
+        true = exact(x, y)
+        assert p.again == 1
+        np.testing.assert_array_equal(np.isnan(p.out.numpy()), np.isnan(true))
+        finite = np.isfinite(true)
+        np.testing.assert_array_equal(p.out.numpy()[~finite], true[~finite].astype(np.float32))
+        assert error(p.out.numpy()[finite], true[finite]) < 3e-7
+
+    @pytest.mark.parametrize("form", [3, 0])
+    def test_losses(self, form):
+        """Columns that half numbers cannot hold beside rows of the opposite slope."""
+        x, y = operands(1, 130, 70, 200)
+        steep = np.exp2(np.linspace(-20, 20, 200)).astype(np.float32)
+        p = Product(x * steep, y / steep, form, height=2)
+        assert p.again == 1 and error(p.out.numpy(), exact(x * steep, y / steep)) < 3e-7
 
 
 def pairs(z, tiles_m, tiles_n, high, wide):

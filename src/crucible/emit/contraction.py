@@ -51,8 +51,8 @@ def _operand(parts: Parts, name: str, value: Value, fixed: list[Var], stage: Con
     extents = [v.extent for v in c.batch]
     _decoded(d, c.batch, "z", extents, d.top)
     d.top.names[variable] = letter
-    few = bool(few_sides(stage))
-    element = _direct(parts, w, value, c.depth if along else variable, c.depth) if few else ""
+    asked = bool(few_sides(stage)) or stage.packed  # by kernels that read several elements at a time
+    element = _direct(parts, w, value, c.depth if along else variable, c.depth) if asked else ""
     fields = _fields(w, d, fixed, text)
     names = ", ".join(n for n, _ in fields)
     struct = f"{name.upper()}{side}"
@@ -68,7 +68,7 @@ def _operand(parts: Parts, name: str, value: Value, fixed: list[Var], stage: Con
         *indented(w.top.lines),
         f"  return {text};",
         "}",
-        *(_from(name, struct, w, element, "Index k") if few else []),
+        *(_from(name, struct, w, element, "Index k") if asked else []),
     ]
 
 

@@ -60,9 +60,9 @@ __device__ __forceinline__ void follow() {
 #ifndef __CUDACC_RTC__
 struct After {
   cudaLaunchConfig_t config{};
-  cudaLaunchAttribute attributes[2]{};
-  // Blocks in clusters of so many, which a simulator does not have.
-  After(dim3 blocks, unsigned threads, size_t shared, cudaStream_t stream, unsigned cluster = 1) {
+  cudaLaunchAttribute attributes[3]{};
+  // Blocks in clusters of so many, which a simulator does not have; or all of them there at a time, to wait for each other.
+  After(dim3 blocks, unsigned threads, size_t shared, cudaStream_t stream, unsigned cluster = 1, bool together = false) {
     config.gridDim = blocks;
     config.blockDim = dim3(threads);
     config.dynamicSmemBytes = shared;
@@ -74,6 +74,10 @@ struct After {
     if (cluster > 1) {
       attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
       attributes[config.numAttrs++].val.clusterDim = {cluster, 1, 1};
+    }
+    if (together) {
+      attributes[config.numAttrs].id = cudaLaunchAttributeCooperative;
+      attributes[config.numAttrs++].val.cooperative = 1;
     }
   }
   operator const cudaLaunchConfig_t*() {

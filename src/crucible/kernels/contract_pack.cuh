@@ -14,7 +14,7 @@
 //
 // Who packs: what the product's first tiles need, a launch before it. The rest the warps that the product leaves idle, while
 // tensor cores work on those first tiles: a counter hands out work (a line, or a chunk of 32) in the order in which tiles
-// need it, and each tile of lines counts what is ready.
+// need it, and each tile of lines counts what is ready. Where many tiles of rows share B, contract_roll.cuh packs it instead.
 #pragma once
 
 #include "contract.cuh"
@@ -34,7 +34,7 @@ struct WgmmaTile {
   static constexpr int A_BYTES = PLANES * BM * 128, B_BYTES = PLANES * BN * 128, STAGE = A_BYTES + B_BYTES;
   static constexpr int CONSUMERS = 256, threads = 128 + CONSUMERS;
   // Of a thread. Three warpgroups begin with 168 each; the packers' and twice the consumers' must fit there.
-  static constexpr int PACKER_REGISTERS = 72, CONSUMER_REGISTERS = 216;
+  static constexpr int PACKER_REGISTERS = 104, CONSUMER_REGISTERS = 200;
   // Lines that a processor's idle warps pack while it computes a tile (of any depth, for both take as long as that).
   static constexpr int PACE = (grade == Grade::Fp32 ? 8 : 3) * BN / 128;
   static constexpr int row_stride = BN + 8;  // of rows on their way out
@@ -47,7 +47,15 @@ struct WgmmaTile {
   // What is done again is done with this.
   using Other = Mma<128, BN, grade == Grade::Native || BN == 128 ? 32 : 16, BN == 32 ? 32 : 64, 32, grade>;
   static_assert(STAGES >= 2, "no room for two stages");
+  static_assert(PACKER_REGISTERS + 2 * CONSUMER_REGISTERS <= 3 * 168, "whoever asks for more than there are waits for ever");
 };
+
+// Threads of a block; steps whose elements stay in registers; the same where few registers are left; pieces in a chunk of k.
+enum : int { PACK_THREADS = 256, PACK_KEPT = 16, PACK_AHEAD = 12, PACK_CHUNK = 8 };
+// Of a rolling operand: pieces in a team's ring; lines of a warp; pieces of a line that are looked at beforehand.
+enum : int { ROLL_SLOTS = 32, ROLL_LINES = 16, ROLL_SAMPLES = 8 };
+// Processors of a chip, and the most there are: what the workspace holds must not depend on the chip.
+enum : int { HOPPER_PROCESSORS = 132, MOST_PROCESSORS = 144 };
 
 // What undoes a line's scale, and how many of its elements lost bits: nan for a line with inf or nan, -inf for zeros.
 struct LineScale {
@@ -59,7 +67,9 @@ struct PackedOperand {
   LineScale* scales;  // [batch][line], whole tiles
   unsigned* weights;  // [batch][line]: the sum of |scaled elements| / 2^15, in 256ths, rounded up
   unsigned* peaks;    // [chunk of k][batch][line], where neighbours are not along k
-  unsigned* ready;    // [batch][tile]: work done beside the product
+  unsigned* ready;    // [batch][tile]: work done beside the product; of a rolling operand [team][slot]: warps that filled it
+  unsigned* free;     // of a rolling operand, [team][block]: pieces that the block needs no more
+  float* multipliers; // of a rolling operand, [batch][line]: powers of two
   int64_t lines;      // of all batches, whole tiles
   int64_t early;      // tiles that are packed before the product
   int each, blocks;   // of a tile: work for warps beside the product, thread blocks before it
@@ -76,14 +86,38 @@ struct Packing {
   int cluster;        // blocks that share pieces: 2, or 1 where there are no clusters
   int high, wide;     // tiles of a cluster in m (two share B) and in n (two share A)
   int pairs_m, pairs_n;  // clusters' tiles
+  int height;         // blocks of a team, for which B is packed piece by piece (contract_roll.cuh); 0: it is not
 
   __host__ __device__ int64_t pairs() const { return static_cast<int64_t>(pairs_m) * pairs_n * batches; }
+  // A tile's first column, counted through all batches.
+  template <class W>
+  __host__ __device__ int64_t column(const TilePlace& tile) const {
+    return (tile.z * static_cast<int64_t>(tiles_n) + tile.n) * W::BN;
+  }
+  // Blocks that look at samples before the product.
+  __host__ __device__ int64_t sample_blocks(bool along) const {
+    return height == 0 ? 0 : along ? (b.lines - 1) / (PACK_THREADS / 32) + 1 : b.lines / 32;
+  }
+  // On so many processors.
+  int64_t teams(int processors) const {
+    const int64_t tiles = static_cast<int64_t>(tiles_n) * batches, most = smaller(processors, MOST_PROCESSORS) / height;
+    return tiles < most ? tiles : most;
+  }
   // Tiles of A in the first band of tile_place().
   __host__ __device__ int64_t band() const { return tiles_m < TILE_BAND * high ? tiles_m : TILE_BAND * high; }
 };
 
-// Threads of a block; steps whose elements stay in registers; the same where few registers are left; pieces in a chunk of k.
-enum : int { PACK_THREADS = 256, PACK_KEPT = 16, PACK_AHEAD = 12, PACK_CHUNK = 8 };
+// A team's tiles, one after another: this block's of each. It may lie past the last row.
+struct TeamTiles {
+  unsigned next;  // the team's number at first
+  __device__ __forceinline__ bool take(const Packing& all, TilePlace& tile) {
+    if (next >= static_cast<unsigned>(all.tiles_n) * all.batches) return false;
+    tile = {static_cast<Index>(next / all.tiles_n), static_cast<Index>(blockIdx.x % all.height),
+            static_cast<Index>(next % all.tiles_n)};
+    next += gridDim.x / all.height;
+    return true;
+  }
+};
 
 // Work in the order in which the product's tiles need it: for each batch A's first band, all of B, the rest of A.
 // A tile of A is a_each pieces of work, one of B b_each.
@@ -119,27 +153,29 @@ struct Losses {
   __device__ __forceinline__ unsigned weight() const { return __float2uint_ru(sum * 0x1p-7f); }
 };
 
-// Two k as words of the planes.
+// Two k, scaled, as words of the planes.
+template <class W>
+__device__ __forceinline__ void pack_scaled(float2 from, unsigned (&words)[W::PLANES], Losses& losses) {
+  const __half2 hi = __floats2half2_rn(from.x, from.y);
+  words[0] = reinterpret_cast<const unsigned&>(hi);
+  const float2 near = __half22float2(hi);
+  float2 rest = {from.x - near.x, from.y - near.y};
+  if constexpr (W::PLANES == 2) {
+    const __half2 lo = __floats2half2_rn(rest.x, rest.y);
+    words[1] = reinterpret_cast<const unsigned&>(lo);
+    const float2 low = __half22float2(lo);
+    rest = {rest.x - low.x, rest.y - low.y};
+  }
+  constexpr float fair = W::PLANES == 2 ? 0x1p-22f : 0x1p-11f;  // what rounding may cost
+  losses.lossy += (fabsf(rest.x) > fair * fabsf(from.x)) + (fabsf(rest.y) > fair * fabsf(from.y));
+  losses.sum += fabsf(from.x) + fabsf(from.y);
+}
 template <class W>
 __device__ __forceinline__ void pack_pair(float x, float y, int exponent, unsigned (&words)[W::PLANES], Losses& losses) {
-  if constexpr (!W::scaled) {
+  if constexpr (W::scaled)
+    pack_scaled<W>({scaled(x, exponent), scaled(y, exponent)}, words, losses);
+  else
     words[0] = pack(x, y);
-  } else {
-    const float2 from = {scaled(x, exponent), scaled(y, exponent)};
-    const __half2 hi = __floats2half2_rn(from.x, from.y);
-    words[0] = reinterpret_cast<const unsigned&>(hi);
-    const float2 near = __half22float2(hi);
-    float2 rest = {from.x - near.x, from.y - near.y};
-    if constexpr (W::PLANES == 2) {
-      const __half2 lo = __floats2half2_rn(rest.x, rest.y);
-      words[1] = reinterpret_cast<const unsigned&>(lo);
-      const float2 low = __half22float2(lo);
-      rest = {rest.x - low.x, rest.y - low.y};
-    }
-    constexpr float fair = W::PLANES == 2 ? 0x1p-22f : 0x1p-11f;  // what rounding may cost
-    losses.lossy += (fabsf(rest.x) > fair * fabsf(from.x)) + (fabsf(rest.y) > fair * fabsf(from.y));
-    losses.sum += fabsf(from.x) + fabsf(from.y);
-  }
 }
 
 // A line's elements: zeros past the operand's end.
@@ -148,14 +184,15 @@ struct PackSource {
   const P& p;
   Index depth;
   typename Operand::Line place;
-  __device__ __forceinline__ PackSource(const P& from, const Packing& all, const PackedOperand& to, int64_t line)
-      : p(from), depth(0) {
-    const int64_t padded = to.lines / all.batches;
-    const Index z = static_cast<Index>(line / padded), of_batch = static_cast<Index>(line % padded);
+  __device__ __forceinline__ PackSource(const P& from, Index z, Index of_batch) : p(from), depth(0) {
     const bool there = of_batch < Operand::lines(p);
     if (there) depth = p.depth();
     place = Operand::line(p, there ? z : 0, there ? of_batch : 0);
   }
+  // Lines counted through all batches.
+  __device__ __forceinline__ PackSource(const P& from, const Packing& all, const PackedOperand& to, int64_t line)
+      : PackSource(from, static_cast<Index>(line / (to.lines / all.batches)),
+                   static_cast<Index>(line % (to.lines / all.batches))) {}
   __device__ __forceinline__ float operator()(Index k) const {
     return k < depth ? static_cast<float>(Operand::at(p, place, k)) : 0.0f;
   }
@@ -487,18 +524,6 @@ __global__ void __launch_bounds__(PACK_THREADS) wgmma_peaks_kernel(const __grid_
   follow();
 #if CRUCIBLE_HAS_MMA
   peaks_block(p, all, blockIdx.x);
-#endif
-}
-
-// What the product reads first comes last: then it is still in L2.
-template <class W, class P>
-__global__ void __launch_bounds__(PACK_THREADS, 3) wgmma_pack_kernel(const __grid_constant__ P p,
-                                                                     const __grid_constant__ Packing all) {
-  follow();
-#if CRUCIBLE_HAS_MMA
-  for (int64_t i = blockIdx.x * int64_t(PACK_THREADS) + threadIdx.x; i < all.counters; i += gridDim.x * int64_t(PACK_THREADS))
-    all.again[i] = 0;
-  pack_block<W>(p, all, static_cast<int64_t>(gridDim.x) - 1 - blockIdx.x);
 #endif
 }
 

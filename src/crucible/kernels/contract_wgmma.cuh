@@ -5,7 +5,7 @@
 //    produces (bulk copies; of the shared operand each block brings half, for both), two warpgroups consume, 64 x BN each.
 //    They take turns at the tensor cores, so that one adds while the other multiplies. Three more warps pack what later
 //    tiles need; a producer waits until its tile's lines are ready. Those warps wait for nothing, so that nobody waits
-//    for ever, however few blocks are there at a time.
+//    for ever, however few blocks are there at a time. Or they pack B alone, a few pieces ahead (contract_roll.cuh).
 // 3. The functor's epilogue, a warp for each row, through shared memory of its own: the next tile's copies go on meanwhile.
 // 4. Where half numbers cannot hold the operands, a flag is raised, and the last launch, which otherwise returns at once,
 //    does everything again with the mma engine of the same grade and as many columns in a tile.
@@ -26,7 +26,7 @@
 // operand half as often. Operations: 2 * M * N * K, three times that in grade Fp32.
 #pragma once
 
-#include "contract_pack.cuh"
+#include "contract_roll.cuh"
 
 #if CRUCIBLE_HOPPER && CRUCIBLE_SCALAR != 1  // tensor cores sum in float
 namespace crucible {
@@ -138,12 +138,19 @@ __device__ __forceinline__ bool sums_hold(const float (&sums)[W::BN / 2], const 
   return hold;
 }
 
-// A cluster's tiles, one after another.
+// A cluster's tiles, one after another, or those of a team of clusters.
 struct ClusterTiles {
   unsigned next;
-  __device__ __forceinline__ explicit ClusterTiles(const Packing& all) : next(blockIdx.x / all.cluster) {}
+  __device__ __forceinline__ explicit ClusterTiles(const Packing& all)
+      : next(blockIdx.x / (all.height > 0 ? all.height : all.cluster)) {}
   // This block's tile of the next pair; it may lie past the last.
   __device__ __forceinline__ bool take(const Packing& all, unsigned rank, TilePlace& tile) {
+    if (all.height > 0) {
+      TeamTiles tiles{next};
+      const bool there = tiles.take(all, tile);
+      next = tiles.next;
+      return there;
+    }
     if (next >= static_cast<unsigned>(all.pairs_m) * all.pairs_n * all.batches) return false;
     tile = tile_place(next, all.pairs_m, all.pairs_n);
     next += gridDim.x / all.cluster;
@@ -187,19 +194,26 @@ __device__ __forceinline__ void shared_copy(unsigned to, const unsigned char* fr
 
 // The producer, one thread. A tile past the last takes the last one's place: the partner needs its half.
 template <class W>
-__device__ __forceinline__ void produce(const Packing& all, const WgmmaShared<W>& shared, unsigned rank) {
+__device__ __forceinline__ void produce(const Packing& all, const WgmmaShared<W>& shared, unsigned rank,
+                                        volatile unsigned* fetched) {
   ClusterTiles tiles(all);
   TilePlace tile;
   Ring<W> ring;
+  unsigned rolled = 0;  // pieces of a rolling operand
   while (tiles.take(all, rank, tile)) {
     const int64_t m = tile.z * static_cast<int64_t>(all.tiles_m) + (tile.m < all.tiles_m ? tile.m : all.tiles_m - 1);
     const int64_t n = tile.z * static_cast<int64_t>(all.tiles_n) + (tile.n < all.tiles_n ? tile.n : all.tiles_n - 1);
     if (m >= all.a.early) count_wait(all.a.ready + m, static_cast<unsigned>(all.a.each));
-    if (n >= all.b.early) count_wait(all.b.ready + n, static_cast<unsigned>(all.b.each));
+    if (all.height == 0 && n >= all.b.early) count_wait(all.b.ready + n, static_cast<unsigned>(all.b.each));
     const unsigned char* a = all.a.pieces + m * all.depth * W::A_BYTES;
     const unsigned char* b = all.b.pieces + n * all.depth * W::B_BYTES;
     for (int64_t piece = 0; piece < all.depth; ++piece) {
       const unsigned full = shared.full(ring.slot);
+      if (all.height > 0) {
+        const RollSlot slot(blockIdx.x / all.height, rolled);
+        count_wait(all.b.ready + slot.at, static_cast<unsigned>(all.b.each) * (slot.use + 1));
+        b = all.b.pieces + static_cast<int64_t>(slot.at) * W::B_BYTES;
+      }
       barrier_wait_cluster(shared.empty(ring.slot), ring.parity ^ 1);
       barrier_expect(full, W::STAGE);
       if (all.high > 1) {
@@ -208,6 +222,12 @@ __device__ __forceinline__ void produce(const Packing& all, const WgmmaShared<W>
       } else {
         bulk_copy(shared.b(ring.slot), b, W::B_BYTES, full);
         shared_copy(shared.a(ring.slot), a, W::A_BYTES, full, rank, all.cluster);
+      }
+      ++rolled;
+      // Both blocks are through with the piece that lay there before: whoever packs may have its slot.
+      if (all.height > 0 && rolled > W::STAGES) {
+        __threadfence_block();
+        *fetched = rolled - W::STAGES;
       }
       a += W::A_BYTES;
       b += W::B_BYTES;
@@ -263,7 +283,7 @@ __device__ __forceinline__ void hand_out(const P& p, const Packing& all, const T
     const LineScale* at = all.a.scales + tile.z * static_cast<int64_t>(all.tiles_m) * W::BM + first + lane / 4;
     rows[0] = one_scale(at);
     rows[1] = one_scale(at + 8);
-    columns = all.b.scales + (tile.z * static_cast<int64_t>(all.tiles_n) + tile.n) * W::BN + lane % 4 * 2;
+    columns = all.b.scales + all.column<W>(tile) + lane % 4 * 2;
     const int64_t row = at - all.a.scales, column = columns - all.b.scales;
     if (!sums_hold<W>(sums, rows, columns, all.a.weights + row, all.b.weights + column) && lane == 0) *all.again = 1;
   }
@@ -298,7 +318,7 @@ __device__ __forceinline__ void hand_out(const P& p, const Packing& all, const T
       sink_groups<W>(p, tile.z, first + h * 8, left - h * 8 < 8 ? static_cast<int>(left) - h * 8 : 8,
                      tile.n * W::BN, out);
     } else {
-#pragma unroll 2
+#pragma unroll 1
       for (int r = 0; r < 8; ++r)
         if (h * 8 + r < left) finish_row<W>(p, tile.z, first + h * 8 + r, place, 0, out + r * W::row_stride);
     }
@@ -367,6 +387,7 @@ __global__ void __launch_bounds__(W::threads, 1)
 #if CRUCIBLE_HAS_WGMMA
   extern __shared__ __align__(1024) unsigned char wgmma_shared[];
   const WgmmaShared<W> shared{shared_address(wgmma_shared)};
+  volatile unsigned* const fetched = reinterpret_cast<unsigned*>(wgmma_shared + W::shared_bytes - 4);
   const unsigned rank = cluster_rank();
   const int warp = static_cast<int>(threadIdx.x) / 32;
   if (threadIdx.x == 0) {
@@ -375,12 +396,14 @@ __global__ void __launch_bounds__(W::threads, 1)
       barrier_init(shared.empty(s), all.cluster * W::CONSUMERS / 32);  // the consumers' warps of both blocks
     }
     barrier_inits_done();
+    *fetched = 0;
   }
   cluster_meet();
   if (warp < 4) {
     registers_down<W::PACKER_REGISTERS>();
-    if (threadIdx.x == 0) produce<W>(all, shared, rank);
-    if (warp > 0) pack_beside<W>(p, all);
+    if (threadIdx.x == 0) produce<W>(all, shared, rank, fetched);
+    if (warp > 0 && all.height == 0) pack_beside<W>(p, all);
+    if (warp > 0 && all.height > 0) roll_beside<W>(p, all, fetched);
     __syncwarp();
   } else {
     registers_up<W::CONSUMER_REGISTERS>();
@@ -408,9 +431,20 @@ __global__ void __launch_bounds__(Config::threads, Config::blocks_per_sm)
 #ifndef __CUDACC_RTC__
 constexpr int64_t whole(int64_t n, int64_t of) { return (n + of - 1) / of; }
 
+// How many blocks form a team, for which B is packed piece by piece: 0 where that would be slower. A team of fewer than
+// eight has too few warps for it. With more tiles of rows, of which one round alone waits for packing, what packing the
+// whole beforehand costs is less than the tenth that the product loses (on an H200 with 1024 rows 0.68 instead of 0.71 ms,
+// with 1536 rows 0.31 instead of 0.30), and so it is where whole teams need more rounds than pairs of blocks.
+template <class W>
+int rolling_height(int64_t tiles_m, int64_t tiles_n, int64_t batches, int64_t depth) {
+  const int64_t height = whole(tiles_m, 2) * 2, rounds = whole(tiles_m * tiles_n * batches, HOPPER_PROCESSORS / 2 * 2);
+  const bool slow = W::grade != Grade::Fp32 || height < 8 || height > 10 || depth == 0 || tiles_n * batches > (1 << 30) / depth;
+  return slow || whole(tiles_n * batches, HOPPER_PROCESSORS / height) > rounds ? 0 : static_cast<int>(height);
+}
+
 // The packed operands' places in the workspace (1024-byte aligned), and how many bytes it must have.
 template <class W, class P>
-Packing wgmma_packing(const P& p, void* workspace, int64_t* bytes) {
+Packing wgmma_packing(const P& p, void* workspace, int64_t* bytes, int height = -1) {
   Packing all{};
   all.batches = static_cast<int>(p.batches());
   all.tiles_m = static_cast<int>(whole(p.rows(), W::BM));
@@ -435,15 +469,29 @@ Packing wgmma_packing(const P& p, void* workspace, int64_t* bytes) {
     o.weights = reinterpret_cast<unsigned*>(take(o.lines * 4));
     o.peaks = reinterpret_cast<unsigned*>(take(along ? 0 : chunks * o.lines * 4));
   };
+  const auto roll = [&](PackedOperand& o, int64_t tiles, int lines) {
+    o.lines = tiles * lines;
+    o.each = lines / ROLL_LINES;
+    o.pieces = take(all.teams(MOST_PROCESSORS) * ROLL_SLOTS * W::PLANES * 128 * lines);
+    o.scales = reinterpret_cast<LineScale*>(take(o.lines * sizeof(LineScale)));
+    o.weights = reinterpret_cast<unsigned*>(take(o.lines * 4));
+    o.multipliers = reinterpret_cast<float*>(take(o.lines * 4));
+  };
   const int64_t a_tiles = static_cast<int64_t>(all.batches) * all.tiles_m;
   const int64_t b_tiles = static_cast<int64_t>(all.batches) * all.tiles_n;
-  all.counters = 2 + a_tiles + b_tiles;
+  all.height = height < 0 ? rolling_height<W>(all.tiles_m, all.tiles_n, all.batches, all.depth) : height;
+  const int64_t slots = all.height > 0 ? all.teams(MOST_PROCESSORS) * ROLL_SLOTS : 0;
+  all.counters = 2 + a_tiles + (all.height > 0 ? slots + all.teams(MOST_PROCESSORS) * all.height : b_tiles);
   all.again = reinterpret_cast<int*>(take(all.counters * 4));
   all.next = reinterpret_cast<unsigned*>(all.again) + 1;
   all.a.ready = all.next + 1;
   all.b.ready = all.a.ready + a_tiles;
+  all.b.free = all.b.ready + slots;
   place(all.a, a_tiles, W::BM, P::a_along_k);
-  place(all.b, b_tiles, W::BN, P::b_along_k);
+  if (all.height > 0)
+    roll(all.b, b_tiles, W::BN);
+  else
+    place(all.b, b_tiles, W::BN, P::b_along_k);
   if (bytes != nullptr) *bytes = used;
   return all;
 }
@@ -461,14 +509,14 @@ inline void tiles_needed(const Packing& all, int64_t pairs, int64_t* a, int64_t*
 // which pack `pace` lines on a processor while it computes a tile, have the rest in time.
 template <class W>
 void share_packing(Packing& all, int processors, int clusters, int pace) {
-  const bool rows = all.tiles_m % 2 == 0 || (all.tiles_n % 2 != 0 && all.tiles_m >= all.tiles_n);
+  const bool rows = all.height > 0 || all.tiles_m % 2 == 0 || (all.tiles_n % 2 != 0 && all.tiles_m >= all.tiles_n);
   all.cluster = clusters ? 2 : 1;
   all.high = rows ? all.cluster : 1;
   all.wide = rows ? 1 : all.cluster;
   all.pairs_m = static_cast<int>(whole(all.tiles_m, all.high));
   all.pairs_n = static_cast<int>(whole(all.tiles_n, all.wide));
   const int64_t pairs = all.pairs(), at_once = processors / all.cluster, a_all = all.a.early, b_all = all.b.early;
-  if (pairs <= at_once || pace == 0 || all.depth == 0) return;  // without pieces consumers wait for nobody
+  if (pairs <= at_once || pace == 0 || all.depth == 0 || all.height > 0) return;  // without pieces consumers wait for nobody
   const int64_t in_time = whole(pairs - at_once, at_once) * processors * pace;
   int64_t low = at_once, high = pairs;
   while (low < high) {
@@ -486,12 +534,12 @@ void share_packing(Packing& all, int processors, int clusters, int pace) {
 template <class W, class P>
 cudaError_t launch_wgmma_pack(const P& p, const Packing& all, cudaStream_t stream) {
   const int64_t most = 0x7fffffff, chunks = all.depth == 0 ? 1 : whole(all.depth, PACK_CHUNK);
-  const int64_t blocks = all.a.early * all.a.blocks + all.b.early * all.b.blocks;
-  const int64_t peaks = ((P::a_along_k ? 0 : all.a.lines) + (P::b_along_k ? 0 : all.b.lines)) / 32 * chunks;
+  const int64_t blocks = all.a.early * all.a.blocks + all.b.early * all.b.blocks + all.sample_blocks(P::b_along_k);
+  const int64_t peaks = ((P::a_along_k ? 0 : all.a.lines) + (P::b_along_k || all.height > 0 ? 0 : all.b.lines)) / 32 * chunks;
   if (blocks > most || peaks > most) return cudaErrorInvalidValue;
   if constexpr (W::scaled && !(P::a_along_k && P::b_along_k)) {
-    const cudaError_t refused = cudaLaunchKernelEx(After(static_cast<unsigned>(peaks), PACK_THREADS, 0, stream),
-                                                   wgmma_peaks_kernel<P>, p, all);
+    After after(static_cast<unsigned>(peaks), PACK_THREADS, 0, stream);
+    const cudaError_t refused = peaks == 0 ? cudaSuccess : cudaLaunchKernelEx(after, wgmma_peaks_kernel<P>, p, all);
     if (refused != cudaSuccess) return refused;
   }
   return cudaLaunchKernelEx(After(static_cast<unsigned>(blocks), PACK_THREADS, 0, stream), wgmma_pack_kernel<W, P>, p, all);
@@ -501,9 +549,11 @@ template <class W, class P>
 cudaError_t launch_wgmma_multiply(const P& p, const Packing& all, int processors, cudaStream_t stream) {
   const cudaError_t refused = allow_shared(contract_wgmma_kernel<W, P>, W::shared_bytes);
   if (refused != cudaSuccess) return refused;
+  const unsigned cluster = static_cast<unsigned>(all.cluster);
   const int64_t pairs = all.pairs(), at_once = processors / all.cluster;
-  const unsigned cluster = static_cast<unsigned>(all.cluster), blocks = cluster * static_cast<unsigned>(pairs < at_once ? pairs : at_once);
-  return cudaLaunchKernelEx(After(blocks, W::threads, W::shared_bytes, stream, cluster), contract_wgmma_kernel<W, P>, p, all);
+  const int64_t blocks = all.height > 0 ? all.teams(processors) * all.height : cluster * (pairs < at_once ? pairs : at_once);
+  After after(static_cast<unsigned>(blocks), W::threads, W::shared_bytes, stream, cluster, all.height > 0);  // teams wait for each other
+  return cudaLaunchKernelEx(after, contract_wgmma_kernel<W, P>, p, all);
 }
 
 template <class W, class P>
@@ -531,6 +581,7 @@ cudaError_t launch_contract_wgmma(const P& p, void* workspace, cudaStream_t stre
   if (clusters == 0) return launch_contract<typename W::Other>(p, 1, stream);  // simulated, a product of small tiles is faster
   Packing all = wgmma_packing<W>(p, workspace, nullptr);
   share_packing<W>(all, processors, clusters, W::PACE);
+  if (all.height > processors) return launch_contract<typename W::Other>(p, 1, stream);  // a small part of a chip
   error = launch_wgmma_pack<W>(p, all, stream);
   if (error == cudaSuccess) error = launch_wgmma_multiply<W>(p, all, processors, stream);
   if constexpr (W::scaled)

@@ -72,18 +72,24 @@ __device__ __forceinline__ void publish() { asm volatile("fence.proxy.async.shar
 
 // A warp's stores to global memory, counted at `count`, for bulk copies of whoever has waited for the count.
 __device__ __forceinline__ void hand_over(unsigned* count) {
-  asm volatile("fence.proxy.async;" ::: "memory");
+  asm volatile("fence.proxy.async.global;" ::: "memory");
   __syncwarp();
   if (threadIdx.x % 32 == 0)
     asm volatile("fence.acq_rel.gpu;\nred.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(__cvta_generic_to_global(count))
                  : "memory");
 }
-__device__ __forceinline__ void count_wait(const unsigned* count, unsigned wanted) {
+// Raises a count, behind a fence.
+__device__ __forceinline__ void count_up_to(unsigned* count, unsigned now) {
+  asm volatile("red.relaxed.gpu.global.max.u32 [%0], %1;" ::"l"(__cvta_generic_to_global(count)), "r"(now) : "memory");
+}
+__device__ __forceinline__ unsigned count_now(const unsigned* count) {
   unsigned there;
-  do {
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(there) : "l"(__cvta_generic_to_global(count)) : "memory");
-  } while (there < wanted);
-  asm volatile("fence.proxy.async;" ::: "memory");
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(there) : "l"(__cvta_generic_to_global(count)) : "memory");
+  return there;
+}
+__device__ __forceinline__ void count_wait(const unsigned* count, unsigned wanted) {
+  while (count_now(count) < wanted) {
+  }
 }
 
 // Threads of two warpgroups taking turns: one waits for its turn, the other gives it.
