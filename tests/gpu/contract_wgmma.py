@@ -89,8 +89,9 @@ class Product:
     def __call__(self, what: int = ALL) -> torch.Tensor:
         stream = torch.cuda.current_stream().cuda_stream
         pointers = [t.data_ptr() for t in (self.a, self.b, self.bias, self.out, *self.parts)]
-        error = self.library.product(*pointers, self.z, self.m, self.n, self.k, self.groups, self.form,
-                                     self.statistics, self.workspace.data_ptr(), what, self.pace, self.height, stream)  # fmt: skip
+        sizes = self.z, self.m, self.n, self.k, self.groups
+        how = what, self.pace, self.height, stream
+        error = self.library.product(*pointers, *sizes, self.form, self.statistics, self.workspace.data_ptr(), *how)
         if error:
             raise RuntimeError(f"CUDA error {error}")
         return self.out
@@ -210,14 +211,37 @@ def check_ranges(entry: Build, library: ctypes.CDLL, form: int) -> None:
         case(f"{value} in B", new(m, 1), b, 1)
 
 
+def check_samples(entry: Build, library: ctypes.CDLL, form: int) -> None:
+    """Lines of B are scaled by samples of them where B rolls: what those did not tell must be noticed."""
+    m, n, k = 1024, 600, 3000
+    a, b = (operand(1, lines, k, bool(form & bit), torch.float32) for lines, bit in ((m, 1), (n, 2)))
+
+    def case(name: str, a: torch.Tensor, b: torch.Tensor, again: int) -> None:
+        check(f"samples, {name} layout {form}", entry, library, a, b, again)
+
+    def with_one(value: float) -> torch.Tensor:
+        changed = b.clone()
+        changed[0, 77, 70] = value
+        return changed
+
+    rolls = entry.grade == "Fp32"
+    case("columns 1e-18..1e18", a, b * powers(-18, 18, n)[:, None], 0)
+    case("zeros", a, b * 0, 0)
+    case("one 20 times the others", a, with_one(20 * b.abs().max().item()), 0)
+    case("one 1e6 times the others", a, with_one(1e6), int(rolls))
+    case("a nan", a, with_one(float("nan")), 1)
+    case("sloping lines", a * powers(-6, 6, k), b * powers(6, -6, k), 1)
+
+
 def check_all(libraries: dict) -> None:
     sizes = [(1, 1, 1, 1), (1, 127, 129, 63), (2, 129, 257, 65), (3, 200, 300, 130), (1, 640, 384, 1000),
              (2, 33, 47, 8200), (1, 300, 500, 20000), (1, 256, 256, 64), (1, 100, 40000, 700),
              (1, 1500, 5000, 200), (6, 1000, 3000, 520), (90, 130, 140, 150)]  # fmt: skip
+    rolling = [(1, 1024, 8192, 1000), (3, 1000, 700, 333), (2, 900, 1001, 64), (1, 1280, 1280, 8192)]
     for entry, library in libraries.items():
         grade, columns, dtype = entry
-        for z, m, n, k in sizes if columns == 128 else [*sizes[2:4], sizes[-2]]:
-            for form in range(4) if z * m * n < 2e6 else (3, 2):
+        for z, m, n, k in [*(sizes if columns == 128 else [*sizes[2:4], sizes[-2]]), *rolling]:
+            for form in range(4) if z * m * n < 2.2e6 else (3, 2):
                 a, b = operand(z, m, k, bool(form & 1), dtype), operand(z, n, k, bool(form & 2), dtype)
                 check(f"{z}x{m}x{n}x{k} layout {form}", entry, library, a, b, None if min(m, n, k) == 1 else 0)
         for z, m, n, k in ((1, 200, 272, 300), (2, 129, 512, 1100)):
@@ -228,6 +252,7 @@ def check_all(libraries: dict) -> None:
             continue
         for form in (3, 0) if columns == 128 else (3,):
             check_ranges(entry, library, form)
+            check_samples(entry, library, form)
     print("all right" if not failures else f"{failures} FAILED", flush=True)
 
 
@@ -311,6 +336,9 @@ def main() -> None:
                 check("small", entry, libraries[entry], a, b, 0)
         a, b = operand(1, 130, 100, True, torch.float32), operand(1, 40000, 100, True, torch.float32)
         check("small, several rounds", BUILDS[0], libraries[BUILDS[0]], a, b, 0)
+        for form in (3, 0):
+            a, b = operand(1, 900, 200, bool(form), torch.float32), operand(1, 2500, 200, bool(form), torch.float32)
+            check("small, rolling", BUILDS[0], libraries[BUILDS[0]], a, b, 0)
     if "time" in wanted:
         time_all(libraries)
     sys.exit(failures > 0)

@@ -129,7 +129,7 @@ def _cuda(parts: dict[str, list[Functor]], runs: Sequence[Pass]) -> str:
     return "\n\n".join(out)
 
 
-# What the builder has besides in a file with boxes on Hopper, of which some may be narrower than the first.
+# What the builder has besides in a file where some boxes on Hopper may be narrower than the first.
 _NARROWER = {
     "box": '''def _box(dtype, device, blocks, *ways):
     """Which boxes Hopper's own instructions take, by cycles of a tile and tiles; other engines have but the first."""
@@ -233,26 +233,41 @@ def _accumulated(dtype):
 _conv_switch = getattr(torch._C, "_get_cudnn_allow_tf32", lambda: torch.backends.cudnn.allow_tf32)
 _matmul_switch = torch.get_float32_matmul_precision
 _PLANS = {{}}  # of calls, by all that they depend on
+_LAST = {{}}  # for each kind of call the last one: what it depended on, how to know its tensors, its plan
 _kind = operator.attrgetter("shape", "dtype", "device")
+_is_dense, _pointer = torch.Tensor.is_contiguous, torch.Tensor.data_ptr
+try:  # compares a dozen tensors in a microsecond
+    from torch._C._dynamo.guards import TensorGuards as _Guards
+except ImportError:
+    _Guards = None
 
 
 def _planned(make, tensors, *others):
-    """The plan of a call with such tensors; the first of its kind makes it."""
-    key = (make, others, {switches}*map(_kind, tensors))
+    """The plan of a call with such tensors, and the tensors, dense. The first call of its kind makes the plan."""
+    given = ({switches}others)
+    last = _LAST.get(make)
+    if last is not None and last[1](*tensors) and last[0] == given:
+        return last[2], tensors
+    key = (make, given, *map(_kind, tensors))
     plan = _PLANS.get(key)
     if plan is None:
         plan = make(*others, *tensors)
         if len(_PLANS) >= 256:  # where sizes keep changing, old ones go
             _PLANS.clear()
         _PLANS[key] = plan
-    return plan
+    if not all(map(_is_dense, tensors)):
+        return plan, [t.contiguous() for t in tensors]
+    _LAST[make] = given, _like(tensors), plan
+    return plan, tensors
 
 
-_is_dense, _pointer = torch.Tensor.is_contiguous, torch.Tensor.data_ptr
-
-
-def _dense(tensors):
-    return tensors if all(map(_is_dense, tensors)) else [t.contiguous() for t in tensors]
+def _like(tensors):
+    """A function that tells whether tensors have the type, device, shape and strides of these."""
+    try:
+        shapes = {{"dynamic_dims_sizes": [[*t.shape] for t in tensors]}}
+        return _Guards(*tensors, **shapes, dynamic_dims_strides=[[*t.stride()] for t in tensors]).check
+    except (TypeError, SystemError, RuntimeError):  # another torch
+        return lambda *others: False
 
 
 def _spec(shape, dtype):
@@ -374,7 +389,7 @@ def _builder(request: Request, parts: dict[str, list[Functor]], runs: Sequence[P
     rules = sorted({s.contract.rule for run in runs for s in run.stages if isinstance(s, Contraction)})
     own = any(f.columns or f.tf32 or f.across for part in parts.values() for f in part)
     tiles = [s.tile for run in runs for s in run.stages if isinstance(s, Contraction)]
-    boxed = any(isinstance(tile, WindowTile) and tile.pair is not None for tile in tiles)
+    boxed = any(isinstance(tile, WindowTile) and tile.pair is not None and tile.pair.narrower for tile in tiles)
     conv = switches[0]
     besides = {k: v.replace("{conv}", conv) if boxed else "" for k, v in _NARROWER.items()}
     body = _BUILDER.format(
@@ -483,9 +498,8 @@ def _forward_function(run: Pass) -> str:
             head.append(f"if {target}.dtype != {expected}:")
             head.append(f'    raise RuntimeError(f"ModelNew: expected {target} of {expected}, got {{{target}.dtype}}")')
     body = [
-        f"{', '.join(run.planned(sizes=bool(sizes)))} = _planned(_{run.name}_plan, tensors)",
+        f"({', '.join(run.planned(sizes=bool(sizes)))}), dense = _planned(_{run.name}_plan, tensors)",
         *run.elsewhere(f"_{run.name}(tensors)"),
-        "dense = _dense(tensors)",
     ]
     held = {*mode.plan.saved, *(b.name for b in _results(mode, bool(run.updates)))} & set(names)
     if not run.straight or held:
@@ -536,9 +550,8 @@ def _backward_function(run: Pass) -> str:
     given = f"needs, sizes, saved, {', '.join(tangents)}"
     body = [
         f"tensors = {_listed(tangents)}",
-        f"{', '.join(run.planned())} = _planned(_{run.name}_plan, tensors, needs, sizes)",
+        f"({', '.join(run.planned())}), ({_listed(tangents)}) = _planned(_{run.name}_plan, tensors, needs, sizes)",
         *run.elsewhere(f"_{run.name}({given})"),
-        f"{_listed(tangents)} = _dense(tensors)",
     ]
     if plan.saved:
         body.append(f"{_listed(plan.saved)} = saved")

@@ -121,17 +121,9 @@ struct GradientReady {
 // A block for each row of a and each channel of b.
 template <class W, class P>
 __device__ __forceinline__ float sample_line(const P& p, Index z, Index m, Index channel) {
-  // Numbers that look random spread the sample over everything.
-  const auto pick = [&](unsigned salt, Index extent) {
-    unsigned h = (threadIdx.x * 8u + salt) * 2654435761u;
-    h ^= h >> 15;
-    h *= 2246822519u;
-    h ^= h >> 13;
-    return static_cast<Index>(h % static_cast<unsigned>(extent));
-  };
   Index at[4];
 #pragma unroll
-  for (int d = 0; d < 4; ++d) at[d] = pick(d, p.extent(d));
+  for (int d = 0; d < 4; ++d) at[d] = spread(threadIdx.x, d, p.extent(d));
   if (m >= 0) {
     if (m >= p.rows()) return 0.0f;
     return fabsf(static_cast<float>(p.a_in(p.a_at(z, at[0], at[1], at[2], at[3]), m)));

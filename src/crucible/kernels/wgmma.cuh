@@ -129,6 +129,14 @@ template <int KEEP>
 __device__ __forceinline__ void registers_down() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(KEEP)); }
 #endif
 
+// A number below `extent` that looks random, to spread a sample over everything.
+__device__ __forceinline__ Index spread(unsigned i, unsigned salt, Index extent) {
+  unsigned h = (i * 8u + salt) * 2654435761u;
+  h ^= h >> 15;
+  h *= 2246822519u;
+  h ^= h >> 13;
+  return static_cast<Index>(h % static_cast<unsigned>(extent));
+}
 // The exponent that brings a number of these bits (without its sign) to [2^peak, 2^(peak + 1)); none for inf and nan.
 __device__ __forceinline__ int exponent_to(int peak, unsigned bits) {
   const int e = static_cast<int>(bits >> 23);

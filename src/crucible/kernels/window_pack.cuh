@@ -121,20 +121,12 @@ __device__ __forceinline__ void sample_input(const P& p, const Packed& packed, i
   float largest = 0;
 #pragma unroll
   for (int k = 0; k < SAMPLES; ++k) {
-    // Numbers that look random spread the sample over everything.
     const int i = static_cast<int>(threadIdx.x) + k * PACKERS;
-    const auto pick = [&](unsigned salt, Index extent) {
-      unsigned h = (unsigned(i) * 8u + salt) * 2654435761u;
-      h ^= h >> 15;
-      h *= 2246822519u;
-      h ^= h >> 13;
-      return static_cast<Index>(h % static_cast<unsigned>(extent));
-    };
     Index at[4];
 #pragma unroll
     for (int d = 0; d < 4; ++d)
-      at[d] = pick(d, p.extent(d)) * P::Stride::at(d) + P::Shift::at(d) + (P::Kernel::at(d) - 1) * P::Dilation::at(d) / 2;
-    const typename P::BAt place = p.b_at(pick(4, p.batches()), at[0], at[1], at[2], at[3]);
+      at[d] = spread(i, d, p.extent(d)) * P::Stride::at(d) + P::Shift::at(d) + (P::Kernel::at(d) - 1) * P::Dilation::at(d) / 2;
+    const typename P::BAt place = p.b_at(spread(i, 4, p.batches()), at[0], at[1], at[2], at[3]);
     const float x = fabsf(static_cast<float>(p.b_in(place, static_cast<Index>(i % P::CHANNELS))));
     if (place.inside && x < INFINITY) {
       largest = fmaxf(largest, x);
