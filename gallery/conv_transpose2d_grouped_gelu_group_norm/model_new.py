@@ -97,9 +97,9 @@ __device__ __forceinline__ void follow() {
 #ifndef __CUDACC_RTC__
 struct After {
   cudaLaunchConfig_t config{};
-  cudaLaunchAttribute attributes[2]{};
-  // Blocks in clusters of so many, which a simulator does not have.
-  After(dim3 blocks, unsigned threads, size_t shared, cudaStream_t stream, unsigned cluster = 1) {
+  cudaLaunchAttribute attributes[3]{};
+  // Blocks in clusters of so many, which a simulator does not have; or all of them there at a time, to wait for each other.
+  After(dim3 blocks, unsigned threads, size_t shared, cudaStream_t stream, unsigned cluster = 1, bool together = false) {
     config.gridDim = blocks;
     config.blockDim = dim3(threads);
     config.dynamicSmemBytes = shared;
@@ -111,6 +111,10 @@ struct After {
     if (cluster > 1) {
       attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
       attributes[config.numAttrs++].val.clusterDim = {cluster, 1, 1};
+    }
+    if (together) {
+      attributes[config.numAttrs].id = cudaLaunchAttributeCooperative;
+      attributes[config.numAttrs++].val.cooperative = 1;
     }
   }
   operator const cudaLaunchConfig_t*() {
@@ -2562,18 +2566,24 @@ __device__ __forceinline__ void publish() { asm volatile("fence.proxy.async.shar
 
 // A warp's stores to global memory, counted at `count`, for bulk copies of whoever has waited for the count.
 __device__ __forceinline__ void hand_over(unsigned* count) {
-  asm volatile("fence.proxy.async;" ::: "memory");
+  asm volatile("fence.proxy.async.global;" ::: "memory");
   __syncwarp();
   if (threadIdx.x % 32 == 0)
     asm volatile("fence.acq_rel.gpu;\nred.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(__cvta_generic_to_global(count))
                  : "memory");
 }
-__device__ __forceinline__ void count_wait(const unsigned* count, unsigned wanted) {
+// Raises a count, behind a fence.
+__device__ __forceinline__ void count_up_to(unsigned* count, unsigned now) {
+  asm volatile("red.relaxed.gpu.global.max.u32 [%0], %1;" ::"l"(__cvta_generic_to_global(count)), "r"(now) : "memory");
+}
+__device__ __forceinline__ unsigned count_now(const unsigned* count) {
   unsigned there;
-  do {
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(there) : "l"(__cvta_generic_to_global(count)) : "memory");
-  } while (there < wanted);
-  asm volatile("fence.proxy.async;" ::: "memory");
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(there) : "l"(__cvta_generic_to_global(count)) : "memory");
+  return there;
+}
+__device__ __forceinline__ void count_wait(const unsigned* count, unsigned wanted) {
+  while (count_now(count) < wanted) {
+  }
 }
 
 // Threads of two warpgroups taking turns: one waits for its turn, the other gives it.
@@ -2613,6 +2623,14 @@ template <int KEEP>
 __device__ __forceinline__ void registers_down() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(KEEP)); }
 #endif
 
+// A number below `extent` that looks random, to spread a sample over everything.
+__device__ __forceinline__ Index spread(unsigned i, unsigned salt, Index extent) {
+  unsigned h = (i * 8u + salt) * 2654435761u;
+  h ^= h >> 15;
+  h *= 2246822519u;
+  h ^= h >> 13;
+  return static_cast<Index>(h % static_cast<unsigned>(extent));
+}
 // The exponent that brings a number of these bits (without its sign) to [2^peak, 2^(peak + 1)); none for inf and nan.
 __device__ __forceinline__ int exponent_to(int peak, unsigned bits) {
   const int e = static_cast<int>(bits >> 23);
@@ -2743,20 +2761,12 @@ __device__ __forceinline__ void sample_input(const P& p, const Packed& packed, i
   float largest = 0;
 #pragma unroll
   for (int k = 0; k < SAMPLES; ++k) {
-    // Numbers that look random spread the sample over everything.
     const int i = static_cast<int>(threadIdx.x) + k * PACKERS;
-    const auto pick = [&](unsigned salt, Index extent) {
-      unsigned h = (unsigned(i) * 8u + salt) * 2654435761u;
-      h ^= h >> 15;
-      h *= 2246822519u;
-      h ^= h >> 13;
-      return static_cast<Index>(h % static_cast<unsigned>(extent));
-    };
     Index at[4];
 #pragma unroll
     for (int d = 0; d < 4; ++d)
-      at[d] = pick(d, p.extent(d)) * P::Stride::at(d) + P::Shift::at(d) + (P::Kernel::at(d) - 1) * P::Dilation::at(d) / 2;
-    const typename P::BAt place = p.b_at(pick(4, p.batches()), at[0], at[1], at[2], at[3]);
+      at[d] = spread(i, d, p.extent(d)) * P::Stride::at(d) + P::Shift::at(d) + (P::Kernel::at(d) - 1) * P::Dilation::at(d) / 2;
+    const typename P::BAt place = p.b_at(spread(i, 4, p.batches()), at[0], at[1], at[2], at[3]);
     const float x = fabsf(static_cast<float>(p.b_in(place, static_cast<Index>(i % P::CHANNELS))));
     if (place.inside && x < INFINITY) {
       largest = fmaxf(largest, x);
@@ -4945,9 +4955,9 @@ __device__ __forceinline__ void follow() {
 #ifndef __CUDACC_RTC__
 struct After {
   cudaLaunchConfig_t config{};
-  cudaLaunchAttribute attributes[2]{};
-  // Blocks in clusters of so many, which a simulator does not have.
-  After(dim3 blocks, unsigned threads, size_t shared, cudaStream_t stream, unsigned cluster = 1) {
+  cudaLaunchAttribute attributes[3]{};
+  // Blocks in clusters of so many, which a simulator does not have; or all of them there at a time, to wait for each other.
+  After(dim3 blocks, unsigned threads, size_t shared, cudaStream_t stream, unsigned cluster = 1, bool together = false) {
     config.gridDim = blocks;
     config.blockDim = dim3(threads);
     config.dynamicSmemBytes = shared;
@@ -4959,6 +4969,10 @@ struct After {
     if (cluster > 1) {
       attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
       attributes[config.numAttrs++].val.clusterDim = {cluster, 1, 1};
+    }
+    if (together) {
+      attributes[config.numAttrs].id = cudaLaunchAttributeCooperative;
+      attributes[config.numAttrs++].val.cooperative = 1;
     }
   }
   operator const cudaLaunchConfig_t*() {
@@ -7710,18 +7724,24 @@ __device__ __forceinline__ void publish() { asm volatile("fence.proxy.async.shar
 
 // A warp's stores to global memory, counted at `count`, for bulk copies of whoever has waited for the count.
 __device__ __forceinline__ void hand_over(unsigned* count) {
-  asm volatile("fence.proxy.async;" ::: "memory");
+  asm volatile("fence.proxy.async.global;" ::: "memory");
   __syncwarp();
   if (threadIdx.x % 32 == 0)
     asm volatile("fence.acq_rel.gpu;\nred.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(__cvta_generic_to_global(count))
                  : "memory");
 }
-__device__ __forceinline__ void count_wait(const unsigned* count, unsigned wanted) {
+// Raises a count, behind a fence.
+__device__ __forceinline__ void count_up_to(unsigned* count, unsigned now) {
+  asm volatile("red.relaxed.gpu.global.max.u32 [%0], %1;" ::"l"(__cvta_generic_to_global(count)), "r"(now) : "memory");
+}
+__device__ __forceinline__ unsigned count_now(const unsigned* count) {
   unsigned there;
-  do {
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(there) : "l"(__cvta_generic_to_global(count)) : "memory");
-  } while (there < wanted);
-  asm volatile("fence.proxy.async;" ::: "memory");
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(there) : "l"(__cvta_generic_to_global(count)) : "memory");
+  return there;
+}
+__device__ __forceinline__ void count_wait(const unsigned* count, unsigned wanted) {
+  while (count_now(count) < wanted) {
+  }
 }
 
 // Threads of two warpgroups taking turns: one waits for its turn, the other gives it.
@@ -7761,6 +7781,14 @@ template <int KEEP>
 __device__ __forceinline__ void registers_down() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(KEEP)); }
 #endif
 
+// A number below `extent` that looks random, to spread a sample over everything.
+__device__ __forceinline__ Index spread(unsigned i, unsigned salt, Index extent) {
+  unsigned h = (i * 8u + salt) * 2654435761u;
+  h ^= h >> 15;
+  h *= 2246822519u;
+  h ^= h >> 13;
+  return static_cast<Index>(h % static_cast<unsigned>(extent));
+}
 // The exponent that brings a number of these bits (without its sign) to [2^peak, 2^(peak + 1)); none for inf and nan.
 __device__ __forceinline__ int exponent_to(int peak, unsigned bits) {
   const int e = static_cast<int>(bits >> 23);
@@ -7891,20 +7919,12 @@ __device__ __forceinline__ void sample_input(const P& p, const Packed& packed, i
   float largest = 0;
 #pragma unroll
   for (int k = 0; k < SAMPLES; ++k) {
-    // Numbers that look random spread the sample over everything.
     const int i = static_cast<int>(threadIdx.x) + k * PACKERS;
-    const auto pick = [&](unsigned salt, Index extent) {
-      unsigned h = (unsigned(i) * 8u + salt) * 2654435761u;
-      h ^= h >> 15;
-      h *= 2246822519u;
-      h ^= h >> 13;
-      return static_cast<Index>(h % static_cast<unsigned>(extent));
-    };
     Index at[4];
 #pragma unroll
     for (int d = 0; d < 4; ++d)
-      at[d] = pick(d, p.extent(d)) * P::Stride::at(d) + P::Shift::at(d) + (P::Kernel::at(d) - 1) * P::Dilation::at(d) / 2;
-    const typename P::BAt place = p.b_at(pick(4, p.batches()), at[0], at[1], at[2], at[3]);
+      at[d] = spread(i, d, p.extent(d)) * P::Stride::at(d) + P::Shift::at(d) + (P::Kernel::at(d) - 1) * P::Dilation::at(d) / 2;
+    const typename P::BAt place = p.b_at(spread(i, 4, p.batches()), at[0], at[1], at[2], at[3]);
     const float x = fabsf(static_cast<float>(p.b_in(place, static_cast<Index>(i % P::CHANNELS))));
     if (place.inside && x < INFINITY) {
       largest = fmaxf(largest, x);
@@ -10122,43 +10142,29 @@ def _boxes(dtype, device, precise, hopper, others):
     return precise if _grade(dtype, device, torch.backends.cudnn.allow_tf32) == 2 else hopper
 
 
-def _box(dtype, device, blocks, *ways):
-    """Which boxes Hopper's own instructions take, by cycles of a tile and tiles; other engines have but the first."""
-    if not _hopper(device) or _grade(dtype, device, torch.backends.cudnn.allow_tf32) not in (1, 3):
-        return 0
-    if _SIMULATED:  # sizes are small there, and each of a few calls is to meet other boxes
-        return hash((len(_PLANS), *ways)) % len(ways)
-    cycles = [each * -(-tiles // blocks) for each, tiles in ways]
-    best = min(cycles)
-    return 0 if cycles[0] < 1.05 * best else cycles.index(best)  # what is hardly faster is not compiled
-
-
-def _kernels(part, dtype, device, elements, *boxes):
-    """The compiled kernels for an element type, an index width and the precision that torch's switches allow.
-
-    Boxes: which each convolution takes that has several. Without need none but the first are compiled.
-    """
+def _kernels(part, dtype, device, elements):
+    """The compiled kernels for an element type, an index width and the precision that torch's switches allow."""
     conv, matmul = torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision() != "highest"
-    return _chosen(part, dtype, device, elements > 2**31 - 1, conv, matmul, bool(boxes and (any(boxes) or _SIMULATED)))
+    return _chosen(part, dtype, device, elements > 2**31 - 1, conv, matmul)
 
 
 @_kept
-def _chosen(part, dtype, device, wide, conv, matmul, narrower):
+def _chosen(part, dtype, device, wide, conv, matmul):
     grades = _grade(dtype, device, conv), _grade(dtype, device, matmul)
-    return _compiled(part, dtype, int(wide), *grades, _hopper(device), int(narrower))
+    return _compiled(part, dtype, int(wide), *grades, _hopper(device))
 
 
 @_kept
-def _compiled(part, dtype, wide, conv, matmul, hopper, narrower):
+def _compiled(part, dtype, wide, conv, matmul, hopper):
     flags = [f"-DCRUCIBLE_SCALAR={_SCALARS[dtype]}", f"-DCRUCIBLE_WIDE={wide}", f"-DCRUCIBLE_CONV={conv}",
-             f"-DCRUCIBLE_MATMUL={matmul}", f"-DCRUCIBLE_HOPPER={hopper}", f"-DCRUCIBLE_NARROWER={narrower}"]
+             f"-DCRUCIBLE_MATMUL={matmul}", f"-DCRUCIBLE_HOPPER={hopper}"]
     if hopper:
         flags.append("-gencode=arch=compute_90a,code=sm_90a")
     binding, source = _SOURCES[part]
     bare = "no_implicit_headers" in inspect.signature(load_inline).parameters  # torch's headers cost half a minute
     options = {"no_implicit_headers": True} if bare else {}
     return load_inline(
-        name=f"crucible_932bbc051ae7_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}{narrower}",
+        name=f"crucible_932bbc051ae7_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}",
         cpp_sources=binding, cuda_sources=source,
         extra_cflags=["-O1"], extra_cuda_cflags=["-O3", "-std=c++17", *flags], **options,
     )
@@ -10186,26 +10192,41 @@ def _accumulated(dtype):
 _conv_switch = getattr(torch._C, "_get_cudnn_allow_tf32", lambda: torch.backends.cudnn.allow_tf32)
 _matmul_switch = torch.get_float32_matmul_precision
 _PLANS = {}  # of calls, by all that they depend on
+_LAST = {}  # for each kind of call the last one: what it depended on, how to know its tensors, its plan
 _kind = operator.attrgetter("shape", "dtype", "device")
+_is_dense, _pointer = torch.Tensor.is_contiguous, torch.Tensor.data_ptr
+try:  # compares a dozen tensors in a microsecond
+    from torch._C._dynamo.guards import TensorGuards as _Guards
+except ImportError:
+    _Guards = None
 
 
 def _planned(make, tensors, *others):
-    """The plan of a call with such tensors; the first of its kind makes it."""
-    key = (make, others, _conv_switch(), *map(_kind, tensors))
+    """The plan of a call with such tensors, and the tensors, dense. The first call of its kind makes the plan."""
+    given = (_conv_switch(), others)
+    last = _LAST.get(make)
+    if last is not None and last[1](*tensors) and last[0] == given:
+        return last[2], tensors
+    key = (make, given, *map(_kind, tensors))
     plan = _PLANS.get(key)
     if plan is None:
         plan = make(*others, *tensors)
         if len(_PLANS) >= 256:  # where sizes keep changing, old ones go
             _PLANS.clear()
         _PLANS[key] = plan
-    return plan
+    if not all(map(_is_dense, tensors)):
+        return plan, [t.contiguous() for t in tensors]
+    _LAST[make] = given, _like(tensors), plan
+    return plan, tensors
 
 
-_is_dense, _pointer = torch.Tensor.is_contiguous, torch.Tensor.data_ptr
-
-
-def _dense(tensors):
-    return tensors if all(map(_is_dense, tensors)) else [t.contiguous() for t in tensors]
+def _like(tensors):
+    """A function that tells whether tensors have the type, device, shape and strides of these."""
+    try:
+        shapes = {"dynamic_dims_sizes": [[*t.shape] for t in tensors]}
+        return _Guards(*tensors, **shapes, dynamic_dims_strides=[[*t.stride()] for t in tensors]).check
+    except (TypeError, SystemError, RuntimeError):  # another torch
+        return lambda *others: False
 
 
 def _spec(shape, dtype):
@@ -10328,11 +10349,10 @@ def _model_forward_plan(conv_transpose_weight, conv_transpose_bias, group_norm_w
 
 
 def _model_forward(tensors):
-    kernels, index, specs, room, counts, sizes = _planned(_model_forward_plan, tensors)
+    (kernels, index, specs, room, counts, sizes), dense = _planned(_model_forward_plan, tensors)
     if _current_device() != index:
         with torch.cuda.device(index):
             return _model_forward(tensors)
-    dense = _dense(tensors)
     conv_transpose_weight, conv_transpose_bias, group_norm_weight, group_norm_bias, x = dense
     convolution_sum_0_kept = _new(*specs[0])
     add_1 = _new(*specs[1])
@@ -10361,11 +10381,10 @@ def _model_backward_plan(needs, sizes, d_output):
 
 def _model_backward(needs, sizes, saved, d_output):
     tensors = d_output,
-    kernels, index, stages, specs, room, counts = _planned(_model_backward_plan, tensors, needs, sizes)
+    (kernels, index, stages, specs, room, counts), (d_output,) = _planned(_model_backward_plan, tensors, needs, sizes)
     if _current_device() != index:
         with torch.cuda.device(index):
             return _model_backward(needs, sizes, saved, d_output)
-    d_output, = _dense(tensors)
     conv_transpose_bias, conv_transpose_weight, convolution_sum_0_kept, group_norm_weight, var_mean_0_kept, var_mean_1_kept, x = saved
     view_4 = specs[0] and _new(*specs[0])
     view_5 = specs[1] and _new(*specs[1])
@@ -10403,11 +10422,10 @@ def _model_inference_plan(conv_transpose_weight, conv_transpose_bias, group_norm
 
 
 def _model_inference(tensors):
-    kernels, index, specs, room, counts = _planned(_model_inference_plan, tensors)
+    (kernels, index, specs, room, counts), dense = _planned(_model_inference_plan, tensors)
     if _current_device() != index:
         with torch.cuda.device(index):
             return _model_inference(tensors)
-    dense = _dense(tensors)
     add_1 = _new(*specs[0])
     memory = _new(*room)
     if _SIMULATED:

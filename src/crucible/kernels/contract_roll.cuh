@@ -83,9 +83,17 @@ struct RollSlot {
       : at(team * ROLL_SLOTS + number % ROLL_SLOTS), use(number / ROLL_SLOTS) {}
 };
 
-// Tells other blocks what this one's producer has told its own: how many pieces it is through with. Returns that.
-__device__ __forceinline__ unsigned hand_back(unsigned* free, const volatile unsigned* fetched) {
-  const unsigned now = __shfl_sync(0xffffffffu, *fetched, 0);
+// How many pieces a block's producer is through with, in shared memory.
+__device__ __forceinline__ void fetched_is(unsigned* fetched, unsigned now) {
+  __threadfence_block();
+  atomicMax(fetched, now);
+}
+__device__ __forceinline__ unsigned fetched_now(unsigned* fetched) {
+  return __shfl_sync(0xffffffffu, threadIdx.x % 32 == 0 ? atomicAdd(fetched, 0u) : 0u, 0);
+}
+// Tells other blocks. Returns the number.
+__device__ __forceinline__ unsigned hand_back(unsigned* free, unsigned* fetched) {
+  const unsigned now = fetched_now(fetched);
   asm volatile("fence.acq_rel.gpu;" ::: "memory");
   if (threadIdx.x % 32 == 0) count_up_to(free, now);
   return now;
@@ -206,7 +214,7 @@ struct RollPart {
 // until the present one is seen by everybody. Beside that they tell other blocks how far this one is (`fetched`, in shared
 // memory): the producer itself would have to wait for its copies before it could.
 template <class W, class P>
-__device__ __forceinline__ void roll_beside(const P& p, const Packing& all, const volatile unsigned* fetched) {
+__device__ __forceinline__ void roll_beside(const P& p, const Packing& all, unsigned* fetched) {
   using Part = RollPart<W, P>;
   const unsigned team = blockIdx.x / all.height, member = blockIdx.x % all.height;
   const int lane = static_cast<int>(threadIdx.x) % 32, idle = static_cast<int>(threadIdx.x) / 32 - 1;
@@ -241,7 +249,7 @@ __device__ __forceinline__ void roll_beside(const P& p, const Packing& all, cons
     if (next + step >= begin + depth) part.tell(all, tile);  // seen by whoever sees the last piece
     next += step;
     more = seek();
-    const unsigned now = *fetched;
+    const unsigned now = fetched_now(fetched);
     hand_over(all.b.ready + slot.at);
     if (lane == 0) count_up_to(free + member, now);
   }

@@ -195,7 +195,7 @@ __device__ __forceinline__ void shared_copy(unsigned to, const unsigned char* fr
 // The producer, one thread. A tile past the last takes the last one's place: the partner needs its half.
 template <class W>
 __device__ __forceinline__ void produce(const Packing& all, const WgmmaShared<W>& shared, unsigned rank,
-                                        volatile unsigned* fetched) {
+                                        unsigned* fetched) {
   ClusterTiles tiles(all);
   TilePlace tile;
   Ring<W> ring;
@@ -225,10 +225,7 @@ __device__ __forceinline__ void produce(const Packing& all, const WgmmaShared<W>
       }
       ++rolled;
       // Both blocks are through with the piece that lay there before: whoever packs may have its slot.
-      if (all.height > 0 && rolled > W::STAGES) {
-        __threadfence_block();
-        *fetched = rolled - W::STAGES;
-      }
+      if (all.height > 0 && rolled > W::STAGES) fetched_is(fetched, rolled - W::STAGES);
       a += W::A_BYTES;
       b += W::B_BYTES;
       ring.advance();
@@ -387,7 +384,7 @@ __global__ void __launch_bounds__(W::threads, 1)
 #if CRUCIBLE_HAS_WGMMA
   extern __shared__ __align__(1024) unsigned char wgmma_shared[];
   const WgmmaShared<W> shared{shared_address(wgmma_shared)};
-  volatile unsigned* const fetched = reinterpret_cast<unsigned*>(wgmma_shared + W::shared_bytes - 4);
+  unsigned* const fetched = reinterpret_cast<unsigned*>(wgmma_shared + W::shared_bytes - 4);
   const unsigned rank = cluster_rank();
   const int warp = static_cast<int>(threadIdx.x) / 32;
   if (threadIdx.x == 0) {
