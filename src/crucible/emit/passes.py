@@ -118,11 +118,16 @@ class Pass:
     @cached_property
     def splits(self) -> dict[str, str]:
         """Into how many parts rows are cut, by the name of the number."""
-        return {
-            f"splits_{s.name}": f"_splits({python(product(list(s.shape)))}, {python(s.passes[0].length)}, {s.lanes})"
-            for s in self.stages
-            if isinstance(s, Row) and "splits" in self.functor(s).extra
-        }
+        found = {}
+        for s in self.stages:
+            if isinstance(s, Row) and "splits" in self.functor(s).extra:
+                rows, length, times = python(product(list(s.shape))), python(s.passes[0].length), s.passes[0].repeats
+                text = f"_splits({rows}, {length}, {s.lanes})"
+                if times is not None:  # which are cut where the stretch is short
+                    most = f"max(1, ({length}) // {16 * s.lanes}) * ({python(times)})"
+                    text = f"max(1, min({most}, 262144 // max(({rows}) * {s.lanes}, 1), 1024))"
+                found[f"splits_{s.name}"] = text
+        return found
 
     @cached_property
     def sizes(self) -> list[str]:

@@ -253,10 +253,12 @@ class _Singles:
         w.expect(v for _, values in self.walk.reduces for v in values)
         w.expect(s.value for s in self.walk.stores)
 
-    def text(self, w: Writer, body: Body, start: str, end: str, *, known: bool = False) -> list[str]:
+    def text(
+        self, w: Writer, body: Body, start: str, end: str, *, known: bool = False, times: tuple[str, str] | None = None
+    ) -> list[str]:
         """Of all threads over what they share, from ``start`` (nothing: zero) to below ``end``.
 
-        ``known``: the part is.
+        ``known``: the part is. ``times``: the first part and the one behind the last, if not all.
         """
         p, top = self.walk, w.top
         outer = top if self.part is None or known else Block(top, [self.part])
@@ -272,12 +274,13 @@ class _Singles:
             # A row of one element belongs to one thread.
             return ["if (lanes.leads()) {", *indented(inner.lines), "}"]
         loop = _loop(p, inner, name, start, end)
-        return loop if outer is top else _for_parts(w, p, [*outer.lines, *loop])
+        return loop if outer is top else _for_parts(w, p, [*outer.lines, *loop], times)
 
 
 def _vector_loops(
-    w: Writer, v: Vectors, body: Callable[..., None], once: frozenset[str], end: str, start: str = ""
-) -> list[str]:
+    w: Writer, v: Vectors, body: Callable[..., None], once: frozenset[str], end: str, start: str = "",
+    times: tuple[str, str] | None = None,
+) -> list[str]:  # fmt: skip
     """A walk with vectors, as often as a row has parts."""
     p = v.single
     outer, shift = w.top, ""
@@ -292,7 +295,7 @@ def _vector_loops(
 
     made = Loops(w, v, outer, outer, WARP_LANES if p.warps else LANES, _place(v), once)
     lines = [made.stretch(start, end), *made.text(shifted, partial(_short, p))]
-    return lines if v.part is None else _for_parts(w, p, [*outer.lines, *lines])
+    return lines if v.part is None else _for_parts(w, p, [*outer.lines, *lines], times)
 
 
 def _loop(p: Pass, inner: Block, name: str, start: str, end: str) -> list[str]:
@@ -304,11 +307,12 @@ def _loop(p: Pass, inner: Block, name: str, start: str, end: str) -> list[str]:
     return [*loop, f"  const Index {name} = static_cast<Index>(jj);", *indented(inner.lines), "}"]
 
 
-def _for_parts(w: Writer, p: Pass, loop: list[str]) -> list[str]:
+def _for_parts(w: Writer, p: Pass, loop: list[str], times: tuple[str, str] | None = None) -> list[str]:
     assert p.by is not None
-    times = p.inner.extent // p.by
-    deal = ("lanes.warp()", "part += lanes.WARPS") if p.warps else ("0", "++part")
-    return [f"for (Index part = {deal[0]}; part < {w.int(times, w.top)}; {deal[1]}) {{", *indented(loop), "}"]
+    first, last = times or ("", w.int(p.inner.extent // p.by, w.top))
+    own, step = ("lanes.warp()", "part += lanes.WARPS") if p.warps else ("", "++part")
+    begin = " + ".join(t for t in (first, own) if t) or "0"
+    return [f"for (Index part = {begin}; part < {last}; {step}) {{", *indented(loop), "}"]
 
 
 def _split_row(stage: Row, parts: Parts, head: list[str], comment: Iterable[str]) -> Functor:
@@ -319,26 +323,34 @@ def _split_row(stage: Row, parts: Parts, head: list[str], comment: Iterable[str]
     single.expect(w) if v is None else expect(w, [v])
     structs = _accumulator(parts, w, "Acc", stage, 0)
     parts.need(p.length)
+    repeats = p.repeats
+    times = None if repeats is None else ("first", "last")
     body_of = partial(element_of, w, 0, "a", None)
     if v is not None:
-        walked = _vector_loops(w, v, body_of, parts.once(stage.row.extent * p.inner.extent), "to", "from")
+        walked = _vector_loops(w, v, body_of, parts.once(stage.row.extent * p.inner.extent), "to", "from", times)
     else:
-        walked = single.text(w, body_of, "from", "to")
+        walked = single.text(w, body_of, "from", "to", times=times)
     f = parts.writer({stage.row: "row"})
     f.expect(s.value for _, s in stage.finals)
     _results(f, stage, 0, "a", _locals_of(stage), f.top)
     _finals(f, stage, f.top, 1, 32)
+    given = "Index row, int64_t from, int64_t to, Acc& a"
+    if repeats is not None:
+        parts.need(repeats)
+        head = [*head, f"__host__ __device__ Index repeats() const {{ return {repeats}; }}"]
+        given = "Index row, Index first, Index last, int64_t from, int64_t to, Acc& a"
     body = [
         *head, f"__host__ __device__ int64_t length() const {{ return {p.length}; }}", *structs,
         "template <class L>",
-        "__device__ __forceinline__ void walk(const L& lanes, Index row, int64_t from, int64_t to, Acc& a) const {",
+        f"__device__ __forceinline__ void walk(const L& lanes, {given}) const {{",
         *indented(w.top.lines), *indented(walked), "}",
         "template <class L>",
         "__device__ __forceinline__ void finish(const L& lanes, Index row, const Acc& a) const {",
         *indented(f.top.lines), "}",
     ]  # fmt: skip
+    launcher, header = ("split", "row.cuh") if repeats is None else ("repeated", "row_repeats.cuh")
     launch = (
-        f"check(launch_split_rows<{stage.lanes}>(stage, reinterpret_cast<void*>(parts), splits, {STREAM}), "
+        f"check(launch_{launcher}_rows<{stage.lanes}>(stage, reinterpret_cast<void*>(parts), splits, {STREAM}), "
         f'"{stage.name}");'
     )
-    return assemble(parts, stage.name, comment, body, launch, ["parts", "splits"], {"row.cuh", "reduce.cuh"})
+    return assemble(parts, stage.name, comment, body, launch, ["parts", "splits"], {header, "reduce.cuh"})

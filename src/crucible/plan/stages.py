@@ -50,6 +50,11 @@ class Pass:
         """Of what the threads share."""
         return self.inner.extent if self.by is None else self.by
 
+    @property
+    def repeats(self) -> Int | None:
+        """How many times a row is the same stretch of places, where those are a loop of their own."""
+        return None if self.by is None or self.inner.extent == 1 else self.inner.extent // self.by
+
 
 @dataclass
 class Row:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -137,25 +137,56 @@ def max_pool_backward(low: Lowering, node: Any) -> Tensor:
     shape = x.shape
     lead = len(shape) - rank
     out = g.shape[lead:]
-    loops, taps = _loop(low, kernel)
+    loops, over = _over(low, kernel, stride, padding, dilation, out)
 
     def element(index: Index) -> Value:
-        conditions: list[Condition] = []
-        at: list[Int] = []
-        for i, s, p, t, d, o in zip(index[lead:], stride, padding, taps, dilation, out):
-            reach = i + p - t * d
-            conditions.append(Inside(reach, o * s))
-            if s > 1:
-                conditions.append(Multiple(reach, integer(s)))
-            at.append(reach // s if s > 1 else reach)
+        at, conditions = over(index[lead:])
         place = IndexValue(flat(index[lead:], shape[lead:]))
         own = (*index[:lead], *at)
         chosen = Op("eq", (indices.at(own), place), "b")
         value = Op("where", (chosen, g.at(own), Const(0.0, "f")), "f")
-        body = Masked(tuple(conditions), value, Const(0.0, "f"), "f")
+        body = Masked(conditions, value, Const(0.0, "f"), "f")
         return Fold("sum", loops, (body,), 0, "f") if loops else body
 
-    return low.lazy(node, element, [g, indices], cost=4 * _size(kernel), folds=bool(loops))
+    return low.lazy(node, element, [g, indices], cost=4 * _windows(loops), folds=bool(loops))
+
+
+def _over(
+    low: Lowering, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int],
+    out: Sequence[Int],
+) -> tuple[tuple[Var, ...], Callable[[Sequence[Int]], tuple[list[Int], tuple[Condition, ...]]]]:  # fmt: skip
+    """The windows over an element: loops over them, and which they are for its place, under which conditions.
+
+    Without dilation no more are looked at than there may be: one, where windows lie side by side.
+    """
+    loops, steps = _loop(low, [-(-k // s) if d == 1 else k for k, s, d in zip(kernel, stride, dilation)])
+
+    def over(place: Sequence[Int]) -> tuple[list[Int], tuple[Condition, ...]]:
+        at: list[Int] = []
+        conditions: list[Condition] = []
+        for i, k, s, p, d, t, o in zip(place, kernel, stride, padding, dilation, steps, out):
+            if d == 1:
+                window = (i + p) // s - t
+                conditions.append(Inside(window, o))
+                if k % s:  # the last that is looked at may not reach so far
+                    conditions.append(Inside(i + p - window * s, integer(k)))
+            else:
+                reach = i + p - t * d
+                conditions.append(Inside(reach, o * s))
+                if s > 1:
+                    conditions.append(Multiple(reach, integer(s)))
+                window = reach // s
+            at.append(window)
+        return at, tuple(conditions)
+
+    return loops, over
+
+
+def _windows(loops: Sequence[Var]) -> int:
+    total = 1
+    for v in loops:
+        total *= v.extent.constant or 1
+    return total
 
 
 @lowers(aten.avg_pool1d.default, aten.avg_pool2d.default, aten.avg_pool3d.default)
@@ -228,23 +259,16 @@ def avg_pool_backward(low: Lowering, node: Any) -> Tensor:
     shape = x.shape
     lead = len(shape) - rank
     out = g.shape[lead:]
-    loops, taps = _loop(low, kernel)
+    loops, over = _over(low, kernel, stride, padding, [1] * rank, out)
 
     def element(index: Index) -> Value:
-        conditions: list[Condition] = []
-        at: list[Int] = []
-        for i, s, p, t, o in zip(index[lead:], stride, padding, taps, out):
-            reach = i + p - t
-            conditions.append(Inside(reach, o * s))
-            if s > 1:
-                conditions.append(Multiple(reach, integer(s)))
-            at.append(reach // s if s > 1 else reach)
+        at, conditions = over(index[lead:])
         divisor = _divisor(at, shape[lead:], kernel, stride, padding, ceil, include, override)
         value = Op("div", (g.at((*index[:lead], *at)), divisor), "f")
-        body = Masked(tuple(conditions), value, Const(0.0, "f"), "f")
+        body = Masked(conditions, value, Const(0.0, "f"), "f")
         return Fold("sum", loops, (body,), 0, "f") if loops else body
 
-    return low.lazy(node, element, [g], cost=4 * _size(kernel), folds=bool(loops))
+    return low.lazy(node, element, [g], cost=4 * _windows(loops), folds=bool(loops))
 
 
 @lowers(aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool3d.default)
