@@ -9014,6 +9014,55 @@ cudaError_t launch_split_rows(const R& r, void* parts, int splits, cudaStream_t 
 
 }  // namespace crucible
 
+// Long rows that are the same stretch of places several times (a channel of every sample), cut both ways: into parts of the
+// stretch, and where that is short into some of the times each. Functors are those of launch_split_rows (row.cuh), but
+//   __host__ __device__ Index repeats() const;   how many times
+//   walk(lanes, row, first, last, from, to, a)   of the times first to below last, the places from to below to
+
+namespace crucible {
+
+// How a row is cut: its stretch into so many, the times into so many.
+struct RowCuts {
+  int along, across;
+};
+template <int N, class R>
+__host__ __device__ inline RowCuts row_cuts(const R& r, int splits) {
+  const int64_t most = r.length() / (16 * N), repeats = r.repeats();
+  const int along = most < 1 ? 1 : most < splits ? static_cast<int>(most) : splits, across = splits / along;
+  return {along, repeats < 1 ? 1 : repeats < across ? static_cast<int>(repeats) : across};
+}
+
+template <int N, class R>
+__global__ void __launch_bounds__(ROW_THREADS) row_repeats_kernel(const R r, typename R::Acc* parts, RowCuts cuts) {
+  follow();
+  const int64_t row = row_of_thread<N>(), length = r.length(), each = row_share(length, cuts.along);
+  if (row >= r.rows()) return;
+  const int64_t from = each * (blockIdx.y % cuts.along), to = from + each < length ? from + each : length;
+  const Index repeats = r.repeats(), times = (repeats + cuts.across - 1) / cuts.across;
+  const Index first = times * static_cast<Index>(blockIdx.y / cuts.along), left = repeats - first;
+  typename R::Acc a;
+  const Lanes<N> lanes;
+  if (left > 0) r.walk(lanes, static_cast<Index>(row), first, left < times ? repeats : first + times, from, to, a);
+  lanes.join(a);
+  if (lanes.leads()) parts[static_cast<int64_t>(blockIdx.y) * r.rows() + row] = a;
+}
+
+// `parts` has room for rows * splits partial results.
+template <int N, class R>
+cudaError_t launch_repeated_rows(const R& r, void* parts, int splits, cudaStream_t stream) {
+  const int64_t rows = r.rows();
+  if (rows <= 0) return cudaSuccess;
+  auto* const acc = static_cast<typename R::Acc*>(parts);
+  const RowCuts cuts = row_cuts<N>(r, splits);
+  const int count = cuts.along * cuts.across;
+  const cudaError_t error = cudaLaunchKernelEx(After(dim3(row_blocks(rows, N), count), ROW_THREADS, 0, stream),
+                                               row_repeats_kernel<N, R>, r, acc, cuts);
+  if (error != cudaSuccess) return error;
+  return cudaLaunchKernelEx(After(row_blocks(rows, 32), ROW_THREADS, 0, stream), row_whole_kernel<R>, r, acc, count);
+}
+
+}  // namespace crucible
+
 // Convolutions on tensor cores (mma.sync, compute capability 8.0 and later): a window slides over an input.
 //
 // A block computes BM output channels of one box of output pixels, 256 at most. The input under the box, its halo, is
@@ -11536,6 +11585,7 @@ struct rows_3 {
   Index s0, s53, s77;
 
   __host__ __device__ Index rows() const { return 128; }
+  __host__ __device__ Index repeats() const { return s77; }
   __host__ __device__ int64_t length() const { return s0 * s53 + s0 * 2 + s53 * 2 + 4; }
   struct Acc {
     Sum r0;  // sum_3
@@ -11545,41 +11595,35 @@ struct rows_3 {
     __device__ __forceinline__ void join(const Acc& b) { r0.join(b.r0); r1.join(b.r1); r2.join(b.r2); r3.join(b.r3); }
   };
   template <class L>
-  __device__ __forceinline__ void walk(const L& lanes, Index row, int64_t from, int64_t to, Acc& a) const {
-    const Index q4 = s53 / 2;
+  __device__ __forceinline__ void walk(const L& lanes, Index row, Index first, Index last, int64_t from, int64_t to, Acc& a) const {
+    const Index q3 = s53 / 2;
     const Index q6 = s0 / 2;
-    const accum v12 = to_accum(read(p_conv_transpose_bias[row]));
-    const accum v13 = read(p_var_mean_0_kept[row]);
-    const int64_t v14 = int64_t(s0 * s53 * s77 + s0 * s77 * 2 + s53 * s77 * 2 + s77 * 4);
-    const accum v15 = (read(p_var_mean_1_kept[row]) / accum(v14)) + accum(1e-05);
-    const accum v16 = f_rsqrt(v15);
-    const accum v18 = to_accum(read(p_batch_norm_weight[row]));
-    for (Index part = 0; part < s77; ++part) {
+    const accum v10 = to_accum(read(p_conv_transpose_bias[row]));
+    const accum v11 = read(p_var_mean_0_kept[row]);
+    const int64_t v12 = int64_t(s0 * s53 * s77 + s0 * s77 * 2 + s53 * s77 * 2 + s77 * 4);
+    const accum v13 = (read(p_var_mean_1_kept[row]) / accum(v12)) + accum(1e-05);
+    const accum v14 = f_rsqrt(v13);
+    const accum v16 = to_accum(read(p_batch_norm_weight[row]));
+    for (Index part = first; part < last; ++part) {
+      #pragma unroll 4
       for (int64_t jj = from + lanes.first(); jj < to; jj += lanes.step()) {
         const Index rest = static_cast<Index>(jj);
-        Sum fold1;
-        const Index q3 = rest / (s0 + 2);
+        const Index q2 = rest / (s0 * 2 + 4);
         const Index e5 = rest % (s0 + 2);
-        for (Index t48 = 0; t48 < 2; ++t48) {
-          for (Index t49 = 0; t49 < 2; ++t49) {
-            accum v2 = accum(0);
-            if (inside(q3 - t48, q4 * 2 + 2) && (q3 - t48) % 2 == 0 && inside(e5 - t49, q6 * 2 + 2) && (e5 - t49) % 2 == 0) {
-              const Index q7 = (q3 - t48) / 2;
-              const Index q8 = (e5 - t49) / 2;
-              const int64_t v9 = read(p_max_pool2d_with_indices[q6 * q4 * part * 128 + q6 * q4 * row + q7 * q6 + q6 * part * 128 + q6 * row + q4 * part * 128 + q4 * row + q8 + q7 + part * 128 + row]);
-              const accum v10 = to_accum(read(p_mul_30[q6 * q4 * part * 128 + q6 * q4 * row + q7 * q6 + q6 * part * 128 + q6 * row + q4 * part * 128 + q4 * row + q8 + q7 + part * 128 + row]));
-              v2 = (v9 == int64_t(rest)) ? v10 : accum(0);
-            }
-            fold1.step(v2);
-          }
+        const Index q4 = e5 / 2;
+        accum v1 = accum(0);
+        if (q2 < q3 + 1 && q4 < q6 + 1) {
+          const int64_t v7 = read(p_max_pool2d_with_indices[q6 * q3 * part * 128 + q6 * q3 * row + q2 * q6 + q6 * part * 128 + q6 * row + q3 * part * 128 + q3 * row + q4 + q2 + part * 128 + row]);
+          const accum v8 = to_accum(read(p_mul_30[q6 * q3 * part * 128 + q6 * q3 * row + q2 * q6 + q6 * part * 128 + q6 * row + q3 * part * 128 + q3 * row + q4 + q2 + part * 128 + row]));
+          v1 = (v7 == int64_t(rest)) ? v8 : accum(0);
         }
-        a.r0.step(fold1.total());
-        const accum v11 = to_accum(read(p_convolution_sum_0_kept[part * s0 * s53 * 128 + row * s0 * s53 + part * s0 * 256 + part * s53 * 256 + row * s0 * 2 + row * s53 * 2 + part * 512 + rest + row * 4]));
-        const accum v17 = ((v11 + v12) - v13) * v16;
-        a.r1.step((fold1.total() * v17));
-        const accum v19 = fold1.total() * v18;
-        a.r2.step(v19);
-        a.r3.step((v19 * v17));
+        a.r0.step(v1);
+        const accum v9 = to_accum(read(p_convolution_sum_0_kept[part * s0 * s53 * 128 + row * s0 * s53 + part * s0 * 256 + part * s53 * 256 + row * s0 * 2 + row * s53 * 2 + part * 512 + rest + row * 4]));
+        const accum v15 = ((v9 + v10) - v11) * v14;
+        a.r1.step((v1 * v15));
+        const accum v17 = v1 * v16;
+        a.r2.step(v17);
+        a.r3.step((v17 * v15));
       }
     }
   }
@@ -11600,7 +11644,7 @@ struct rows_3 {
 
 void run_rows_3(uint64_t p_batch_norm_weight, uint64_t p_conv_transpose_bias, uint64_t p_convolution_sum_0_kept, uint64_t p_max_pool2d_with_indices, uint64_t p_mul_30, uint64_t p_var_mean_0_kept, uint64_t p_var_mean_1_kept, uint64_t p_mean_2_0_kept, uint64_t p_mean_3_0_kept, uint64_t p_view_14, uint64_t p_view_15, int64_t s0, int64_t s53, int64_t s77, uint64_t parts, int splits, uint64_t stream) {
   const rows_3 stage{reinterpret_cast<const scalar*>(p_batch_norm_weight), reinterpret_cast<const scalar*>(p_conv_transpose_bias), reinterpret_cast<const scalar*>(p_convolution_sum_0_kept), reinterpret_cast<const int64_t*>(p_max_pool2d_with_indices), reinterpret_cast<const scalar*>(p_mul_30), reinterpret_cast<const accum*>(p_var_mean_0_kept), reinterpret_cast<const accum*>(p_var_mean_1_kept), reinterpret_cast<accum*>(p_mean_2_0_kept), reinterpret_cast<accum*>(p_mean_3_0_kept), reinterpret_cast<scalar*>(p_view_14), reinterpret_cast<scalar*>(p_view_15), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77)};
-  check(launch_split_rows<256>(stage, reinterpret_cast<void*>(parts), splits, reinterpret_cast<cudaStream_t>(stream)), "rows_3");
+  check(launch_repeated_rows<256>(stage, reinterpret_cast<void*>(parts), splits, reinterpret_cast<cudaStream_t>(stream)), "rows_3");
 }
 
 // max_pool2d_with_indices_backward, view, mul_32, mean_2, sub_8, convolution, var_mean, sub_7, add_1, rsqrt, mul_33, mean_3, mul_35, sub_9, mul_36
@@ -11620,35 +11664,29 @@ struct map_2 {
   static constexpr bool in_vectors = false;
   __host__ __device__ Index count() const { return s0 * s53 * s77 * 128 + s0 * s77 * 256 + s53 * s77 * 256 + s77 * 512; }
   __device__ __forceinline__ void operator()(Index i) const {
-    Sum fold1;
     const Index q4 = i / (s0 + 2);
     const Index e3 = q4 % (s53 + 2);
+    const Index q2 = e3 / 2;
     const Index q5 = s53 / 2;
-    const Index e6 = i % (s0 + 2);
-    const Index q7 = s0 / 2;
-    for (Index t48 = 0; t48 < 2; ++t48) {
-      for (Index t49 = 0; t49 < 2; ++t49) {
-        accum v2 = accum(0);
-        if (inside(e3 - t48, q5 * 2 + 2) && (e3 - t48) % 2 == 0 && inside(e6 - t49, q7 * 2 + 2) && (e6 - t49) % 2 == 0) {
-          const Index q8 = i / (s0 * s53 + s0 * 2 + s53 * 2 + 4);
-          const Index q9 = (e3 - t48) / 2;
-          const Index q10 = (e6 - t49) / 2;
-          const int64_t v11 = read(p_max_pool2d_with_indices[q8 * q7 * q5 + q9 * q7 + q8 * q7 + q8 * q5 + q9 + q10 + q8]);
-          const accum v12 = to_accum(read(p_mul_30[q8 * q7 * q5 + q9 * q7 + q8 * q7 + q8 * q5 + q9 + q10 + q8]));
-          v2 = (v11 == int64_t(e3 * s0 + e3 * 2 + e6)) ? v12 : accum(0);
-        }
-        fold1.step(v2);
-      }
+    const Index e7 = i % (s0 + 2);
+    const Index q6 = e7 / 2;
+    const Index q8 = s0 / 2;
+    accum v1 = accum(0);
+    if (q2 < q5 + 1 && q6 < q8 + 1) {
+      const Index q9 = i / (s0 * s53 + s0 * 2 + s53 * 2 + 4);
+      const int64_t v10 = read(p_max_pool2d_with_indices[q9 * q8 * q5 + q2 * q8 + q9 * q8 + q9 * q5 + q2 + q6 + q9]);
+      const accum v11 = to_accum(read(p_mul_30[q9 * q8 * q5 + q2 * q8 + q9 * q8 + q9 * q5 + q2 + q6 + q9]));
+      v1 = (v10 == int64_t(e3 * s0 + e3 * 2 + e7)) ? v11 : accum(0);
     }
-    const Index q14 = i / (s0 * s53 + s0 * 2 + s53 * 2 + 4);
-    const Index e13 = q14 % 128;
-    const int64_t v15 = int64_t(s0 * s53 * s77 + s0 * s77 * 2 + s53 * s77 * 2 + s77 * 4);
-    const accum v16 = accum(v15);
-    const accum v17 = (fold1.total() * to_accum(read(p_batch_norm_weight[e13]))) - (read(p_mean_2_0_kept[e13]) / v16);
-    const accum v18 = to_accum(read(p_convolution_sum_0_kept[i])) + to_accum(read(p_conv_transpose_bias[e13]));
-    const accum v19 = f_rsqrt(((read(p_var_mean_1_kept[e13]) / v16) + accum(1e-05)));
-    const accum v20 = ((v18 - read(p_var_mean_0_kept[e13])) * v19) * (read(p_mean_3_0_kept[e13]) / v16);
-    p_mul_36[i] = to_scalar((v17 - v20) * v19);
+    const Index q13 = i / (s0 * s53 + s0 * 2 + s53 * 2 + 4);
+    const Index e12 = q13 % 128;
+    const int64_t v14 = int64_t(s0 * s53 * s77 + s0 * s77 * 2 + s53 * s77 * 2 + s77 * 4);
+    const accum v15 = accum(v14);
+    const accum v16 = (v1 * to_accum(read(p_batch_norm_weight[e12]))) - (read(p_mean_2_0_kept[e12]) / v15);
+    const accum v17 = to_accum(read(p_convolution_sum_0_kept[i])) + to_accum(read(p_conv_transpose_bias[e12]));
+    const accum v18 = f_rsqrt(((read(p_var_mean_1_kept[e12]) / v15) + accum(1e-05)));
+    const accum v19 = ((v17 - read(p_var_mean_0_kept[e12])) * v18) * (read(p_mean_3_0_kept[e12]) / v15);
+    p_mul_36[i] = to_scalar((v16 - v19) * v18);
   }
 };
 
@@ -11930,14 +11968,15 @@ struct rows_5 {
   Index s0, s53, s77;
 
   __host__ __device__ Index rows() const { return 128; }
+  __host__ __device__ Index repeats() const { return s77; }
   __host__ __device__ int64_t length() const { return s0 * s53 + s0 * 2 + s53 * 2 + 4; }
   struct Acc {
     Sum r0;  // convolution_backward
     __device__ __forceinline__ void join(const Acc& b) { r0.join(b.r0); }
   };
   template <class L>
-  __device__ __forceinline__ void walk(const L& lanes, Index row, int64_t from, int64_t to, Acc& a) const {
-    for (Index part = 0; part < s77; ++part) {
+  __device__ __forceinline__ void walk(const L& lanes, Index row, Index first, Index last, int64_t from, int64_t to, Acc& a) const {
+    for (Index part = first; part < last; ++part) {
       #pragma unroll 4
       for (int64_t jj = from + lanes.first(); jj < to; jj += lanes.step()) {
         const Index rest = static_cast<Index>(jj);
@@ -11957,7 +11996,7 @@ struct rows_5 {
 
 void run_rows_5(uint64_t p_mul_36, uint64_t p_convolution_backward_0, int64_t s0, int64_t s53, int64_t s77, uint64_t parts, int splits, uint64_t stream) {
   const rows_5 stage{reinterpret_cast<const scalar*>(p_mul_36), reinterpret_cast<scalar*>(p_convolution_backward_0), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77)};
-  check(launch_split_rows<256>(stage, reinterpret_cast<void*>(parts), splits, reinterpret_cast<cudaStream_t>(stream)), "rows_5");
+  check(launch_repeated_rows<256>(stage, reinterpret_cast<void*>(parts), splits, reinterpret_cast<cudaStream_t>(stream)), "rows_5");
 }
 
 // convolution, view, sub, add, rsqrt, mul, view_1, mul_1, view_2, add_1, max_pool2d_with_indices
@@ -12204,31 +12243,25 @@ struct map_4 {
   static constexpr bool in_vectors = false;
   __host__ __device__ Index count() const { return s0 * s53 * s77 * 128 + s0 * s77 * 256 + s53 * s77 * 256 + s77 * 512; }
   __device__ __forceinline__ void operator()(Index i) const {
-    Sum fold1;
     const Index q4 = i / (s0 + 2);
     const Index e3 = q4 % (s53 + 2);
+    const Index q2 = e3 / 2;
     const Index q5 = s53 / 2;
-    const Index e6 = i % (s0 + 2);
-    const Index q7 = s0 / 2;
-    for (Index t44 = 0; t44 < 2; ++t44) {
-      for (Index t45 = 0; t45 < 2; ++t45) {
-        accum v2 = accum(0);
-        if (inside(e3 - t44, q5 * 2 + 2) && (e3 - t44) % 2 == 0 && inside(e6 - t45, q7 * 2 + 2) && (e6 - t45) % 2 == 0) {
-          const Index q8 = i / (s0 * s53 + s0 * 2 + s53 * 2 + 4);
-          const Index q9 = (e3 - t44) / 2;
-          const Index q10 = (e6 - t45) / 2;
-          const int64_t v11 = read(p_max_pool2d_with_indices[q8 * q7 * q5 + q9 * q7 + q8 * q7 + q8 * q5 + q9 + q10 + q8]);
-          const accum v12 = to_accum(read(p_mul_25[q8 * q7 * q5 + q9 * q7 + q8 * q7 + q8 * q5 + q9 + q10 + q8]));
-          v2 = (v11 == int64_t(e3 * s0 + e3 * 2 + e6)) ? v12 : accum(0);
-        }
-        fold1.step(v2);
-      }
+    const Index e7 = i % (s0 + 2);
+    const Index q6 = e7 / 2;
+    const Index q8 = s0 / 2;
+    accum v1 = accum(0);
+    if (q2 < q5 + 1 && q6 < q8 + 1) {
+      const Index q9 = i / (s0 * s53 + s0 * 2 + s53 * 2 + 4);
+      const int64_t v10 = read(p_max_pool2d_with_indices[q9 * q8 * q5 + q2 * q8 + q9 * q8 + q9 * q5 + q2 + q6 + q9]);
+      const accum v11 = to_accum(read(p_mul_25[q9 * q8 * q5 + q2 * q8 + q9 * q8 + q9 * q5 + q2 + q6 + q9]));
+      v1 = (v10 == int64_t(e3 * s0 + e3 * 2 + e7)) ? v11 : accum(0);
     }
-    const Index q14 = i / (s0 * s53 + s0 * 2 + s53 * 2 + 4);
-    const Index e13 = q14 % 128;
-    const accum v15 = to_accum(read(p_batch_norm_running_var[e13])) + accum(1e-05);
-    const accum v16 = fold1.total() * (to_accum(read(p_batch_norm_weight[e13])) * f_rsqrt(v15));
-    p_mul_27[i] = to_scalar(v16);
+    const Index q13 = i / (s0 * s53 + s0 * 2 + s53 * 2 + 4);
+    const Index e12 = q13 % 128;
+    const accum v14 = to_accum(read(p_batch_norm_running_var[e12])) + accum(1e-05);
+    const accum v15 = v1 * (to_accum(read(p_batch_norm_weight[e12])) * f_rsqrt(v14));
+    p_mul_27[i] = to_scalar(v15);
   }
 };
 
@@ -12252,6 +12285,7 @@ struct rows_8 {
   Index s0, s53, s77;
 
   __host__ __device__ Index rows() const { return 128; }
+  __host__ __device__ Index repeats() const { return s77; }
   __host__ __device__ int64_t length() const { return s0 * s53 + s0 * 2 + s53 * 2 + 4; }
   struct Acc {
     Sum r0;  // sum_3
@@ -12260,35 +12294,29 @@ struct rows_8 {
     __device__ __forceinline__ void join(const Acc& b) { r0.join(b.r0); r1.join(b.r1); r2.join(b.r2); }
   };
   template <class L>
-  __device__ __forceinline__ void walk(const L& lanes, Index row, int64_t from, int64_t to, Acc& a) const {
-    const Index q4 = s53 / 2;
+  __device__ __forceinline__ void walk(const L& lanes, Index row, Index first, Index last, int64_t from, int64_t to, Acc& a) const {
+    const Index q3 = s53 / 2;
     const Index q6 = s0 / 2;
-    const accum v12 = to_accum(read(p_conv_transpose_bias[row]));
-    const accum v13 = to_accum(read(p_batch_norm_running_mean[row]));
-    for (Index part = 0; part < s77; ++part) {
+    const accum v10 = to_accum(read(p_conv_transpose_bias[row]));
+    const accum v11 = to_accum(read(p_batch_norm_running_mean[row]));
+    for (Index part = first; part < last; ++part) {
+      #pragma unroll 4
       for (int64_t jj = from + lanes.first(); jj < to; jj += lanes.step()) {
         const Index rest = static_cast<Index>(jj);
-        Sum fold1;
-        const Index q3 = rest / (s0 + 2);
+        const Index q2 = rest / (s0 * 2 + 4);
         const Index e5 = rest % (s0 + 2);
-        for (Index t44 = 0; t44 < 2; ++t44) {
-          for (Index t45 = 0; t45 < 2; ++t45) {
-            accum v2 = accum(0);
-            if (inside(q3 - t44, q4 * 2 + 2) && (q3 - t44) % 2 == 0 && inside(e5 - t45, q6 * 2 + 2) && (e5 - t45) % 2 == 0) {
-              const Index q7 = (q3 - t44) / 2;
-              const Index q8 = (e5 - t45) / 2;
-              const int64_t v9 = read(p_max_pool2d_with_indices[q6 * q4 * part * 128 + q6 * q4 * row + q7 * q6 + q6 * part * 128 + q6 * row + q4 * part * 128 + q4 * row + q8 + q7 + part * 128 + row]);
-              const accum v10 = to_accum(read(p_mul_25[q6 * q4 * part * 128 + q6 * q4 * row + q7 * q6 + q6 * part * 128 + q6 * row + q4 * part * 128 + q4 * row + q8 + q7 + part * 128 + row]));
-              v2 = (v9 == int64_t(rest)) ? v10 : accum(0);
-            }
-            fold1.step(v2);
-          }
+        const Index q4 = e5 / 2;
+        accum v1 = accum(0);
+        if (q2 < q3 + 1 && q4 < q6 + 1) {
+          const int64_t v7 = read(p_max_pool2d_with_indices[q6 * q3 * part * 128 + q6 * q3 * row + q2 * q6 + q6 * part * 128 + q6 * row + q3 * part * 128 + q3 * row + q4 + q2 + part * 128 + row]);
+          const accum v8 = to_accum(read(p_mul_25[q6 * q3 * part * 128 + q6 * q3 * row + q2 * q6 + q6 * part * 128 + q6 * row + q3 * part * 128 + q3 * row + q4 + q2 + part * 128 + row]));
+          v1 = (v7 == int64_t(rest)) ? v8 : accum(0);
         }
-        a.r0.step(fold1.total());
-        const accum v11 = to_accum(read(p_convolution_sum_0_kept[part * s0 * s53 * 128 + row * s0 * s53 + part * s0 * 256 + part * s53 * 256 + row * s0 * 2 + row * s53 * 2 + part * 512 + rest + row * 4]));
-        a.r1.step((fold1.total() * ((v11 + v12) - v13)));
-        const accum v14 = to_accum(read(p_mul_27[part * s0 * s53 * 128 + row * s0 * s53 + part * s0 * 256 + part * s53 * 256 + row * s0 * 2 + row * s53 * 2 + part * 512 + rest + row * 4]));
-        a.r2.step(v14);
+        a.r0.step(v1);
+        const accum v9 = to_accum(read(p_convolution_sum_0_kept[part * s0 * s53 * 128 + row * s0 * s53 + part * s0 * 256 + part * s53 * 256 + row * s0 * 2 + row * s53 * 2 + part * 512 + rest + row * 4]));
+        a.r1.step((v1 * ((v9 + v10) - v11)));
+        const accum v12 = to_accum(read(p_mul_27[part * s0 * s53 * 128 + row * s0 * s53 + part * s0 * 256 + part * s53 * 256 + row * s0 * 2 + row * s53 * 2 + part * 512 + rest + row * 4]));
+        a.r2.step(v12);
       }
     }
   }
@@ -12308,7 +12336,7 @@ struct rows_8 {
 
 void run_rows_8(uint64_t p_batch_norm_running_mean, uint64_t p_batch_norm_running_var, uint64_t p_conv_transpose_bias, uint64_t p_convolution_sum_0_kept, uint64_t p_max_pool2d_with_indices, uint64_t p_mul_25, uint64_t p_mul_27, uint64_t p_convolution_backward_0, uint64_t p_mul_28, uint64_t p_view_11, int64_t s0, int64_t s53, int64_t s77, uint64_t parts, int splits, uint64_t stream) {
   const rows_8 stage{reinterpret_cast<const scalar*>(p_batch_norm_running_mean), reinterpret_cast<const scalar*>(p_batch_norm_running_var), reinterpret_cast<const scalar*>(p_conv_transpose_bias), reinterpret_cast<const scalar*>(p_convolution_sum_0_kept), reinterpret_cast<const int64_t*>(p_max_pool2d_with_indices), reinterpret_cast<const scalar*>(p_mul_25), reinterpret_cast<const scalar*>(p_mul_27), reinterpret_cast<scalar*>(p_convolution_backward_0), reinterpret_cast<scalar*>(p_mul_28), reinterpret_cast<scalar*>(p_view_11), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77)};
-  check(launch_split_rows<256>(stage, reinterpret_cast<void*>(parts), splits, reinterpret_cast<cudaStream_t>(stream)), "rows_8");
+  check(launch_repeated_rows<256>(stage, reinterpret_cast<void*>(parts), splits, reinterpret_cast<cudaStream_t>(stream)), "rows_8");
 }
 
 // convolution_backward
@@ -12703,7 +12731,7 @@ def _compiled(part, dtype, wide, conv, matmul, hopper, narrower):
     bare = "no_implicit_headers" in inspect.signature(load_inline).parameters  # torch's headers cost half a minute
     options = {"no_implicit_headers": True} if bare else {}
     return load_inline(
-        name=f"crucible_0d8c51e42910_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}{narrower}",
+        name=f"crucible_4d406b69620f_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}{narrower}",
         cpp_sources=binding, cuda_sources=source,
         extra_cflags=["-O1"], extra_cuda_cflags=["-O3", "-std=c++17", *flags], **options,
     )
@@ -12928,8 +12956,8 @@ def _training_backward_plan(needs, sizes, d_output):
     kernels = _kernels("backward", dtype, device, max(s0 * s53 * s77 * 64, (s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128, s0 * s53 * s77 * 128 + s0 * s77 * 256 + s53 * s77 * 256 + s77 * 512, convolution_sum_boxes * s77 * 128, convolution_backward_w_sum_splits * 204800, s77 * 8, 204800), convolution_backward_x_sum_box)
     accum = _accumulated(dtype)
     splits_rows_5 = _splits(128, (s0 // 2) * (s53 // 2) * s77 + (s0 // 2) * s77 + (s53 // 2) * s77 + s77, 256)
-    splits_rows_7 = _splits(128, s0 * s53 + s0 * 2 + s53 * 2 + 4, 256)
-    splits_rows_12 = _splits(128, s0 * s53 + s0 * 2 + s53 * 2 + 4, 256)
+    splits_rows_7 = max(1, min(max(1, (s0 * s53 + s0 * 2 + s53 * 2 + 4) // 4096) * (s77), 262144 // max((128) * 256, 1), 1024))
+    splits_rows_12 = max(1, min(max(1, (s0 * s53 + s0 * 2 + s53 * 2 + 4) // 4096) * (s77), 262144 // max((128) * 256, 1), 1024))
     stages = (0b1101 if needs[0] or needs[1] or needs[2] or needs[3] or needs[9] else 0) | (0b10 if needs[4] or needs[5] else 0) | (0b10000 if needs[0] or needs[1] or needs[9] else 0) | (0b100000 if needs[9] else 0) | (0b11000000 if needs[0] else 0) | (0b100000000 if needs[1] else 0)
     specs = [_spec((128,), dtype) if stages & 0b10 else None, _spec((128,), dtype) if stages & 0b10 else None, _spec((128,), dtype) if stages & 0b1000 else None, _spec((128,), dtype) if stages & 0b1000 else None, _spec((s77, 64, s53, s0), dtype) if stages & 0b100000 else None, _spec((64, 128, 5, 5), dtype) if stages & 0b10000000 else None, _spec((128,), dtype) if stages & 0b100000000 else None]
     room, places = _laid_out(stages, [(((s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128) * 8, 0b11001), ((128) * 64 * splits_rows_5, 0b10), (((s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128) * dtype.itemsize, 0b11100), (128 * accum.itemsize, 0b11000), (128 * accum.itemsize, 0b11000), ((128) * 128 * splits_rows_7, 0b1000), ((s0 * s53 * s77 * 128 + s0 * s77 * 256 + s53 * s77 * 256 + s77 * 512) * dtype.itemsize, 0b101110000), (1639680, 0b100000), (convolution_backward_w_sum_splits * 204800 * accum.itemsize, 0b11000000), (kernels.contract_2_bytes(convolution_backward_w_sum_splits, s0, s53, s77), 0b1000000), ((128) * 32 * splits_rows_12, 0b100000000)], zip(specs, [0b10, 0b10, 0b1000, 0b1000, 0b100000, 0b10000000, 0b100000000]))
@@ -13077,7 +13105,7 @@ def _evaluation_backward_plan(needs, sizes, d_output):
     kernels = _kernels("backward", dtype, device, max(s0 * s53 * s77 * 64, (s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128, s0 * s53 * s77 * 128 + s0 * s77 * 256 + s53 * s77 * 256 + s77 * 512, convolution_backward_w_sum_splits * 204800, s77 * 8, 204800), convolution_backward_x_sum_box)
     accum = _accumulated(dtype)
     splits_rows_3 = _splits(128, (s0 // 2) * (s53 // 2) * s77 + (s0 // 2) * s77 + (s53 // 2) * s77 + s77, 256)
-    splits_rows_6 = _splits(128, s0 * s53 + s0 * 2 + s53 * 2 + 4, 256)
+    splits_rows_6 = max(1, min(max(1, (s0 * s53 + s0 * 2 + s53 * 2 + 4) // 4096) * (s77), 262144 // max((128) * 256, 1), 1024))
     stages = (0b1101 if needs[0] or needs[1] or needs[2] or needs[3] or needs[9] else 0) | (0b10 if needs[4] or needs[5] else 0) | (0b10000 if needs[1] or needs[2] or needs[3] else 0) | (0b100000 if needs[9] else 0) | (0b11000000 if needs[0] else 0)
     specs = [_spec((128,), dtype) if stages & 0b10 else None, _spec((128,), dtype) if stages & 0b10 else None, _spec((128,), dtype) if stages & 0b10000 else None, _spec((128,), dtype) if stages & 0b10000 else None, _spec((128,), dtype) if stages & 0b10000 else None, _spec((s77, 64, s53, s0), dtype) if stages & 0b100000 else None, _spec((64, 128, 5, 5), dtype) if stages & 0b10000000 else None]
     room, places = _laid_out(stages, [(((s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128) * 8, 0b11001), ((128) * 64 * splits_rows_3, 0b10), (((s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128) * dtype.itemsize, 0b11100), ((s0 * s53 * s77 * 128 + s0 * s77 * 256 + s53 * s77 * 256 + s77 * 512) * dtype.itemsize, 0b1111000), ((128) * 96 * splits_rows_6, 0b10000), (1639680, 0b100000), (convolution_backward_w_sum_splits * 204800 * accum.itemsize, 0b11000000), (kernels.contract_4_bytes(convolution_backward_w_sum_splits, s0, s53, s77), 0b1000000)], zip(specs, [0b10, 0b10, 0b10000, 0b10000, 0b10000, 0b100000, 0b10000000]))

@@ -5393,6 +5393,55 @@ cudaError_t launch_split_rows(const R& r, void* parts, int splits, cudaStream_t 
 
 }  // namespace crucible
 
+// Long rows that are the same stretch of places several times (a channel of every sample), cut both ways: into parts of the
+// stretch, and where that is short into some of the times each. Functors are those of launch_split_rows (row.cuh), but
+//   __host__ __device__ Index repeats() const;   how many times
+//   walk(lanes, row, first, last, from, to, a)   of the times first to below last, the places from to below to
+
+namespace crucible {
+
+// How a row is cut: its stretch into so many, the times into so many.
+struct RowCuts {
+  int along, across;
+};
+template <int N, class R>
+__host__ __device__ inline RowCuts row_cuts(const R& r, int splits) {
+  const int64_t most = r.length() / (16 * N), repeats = r.repeats();
+  const int along = most < 1 ? 1 : most < splits ? static_cast<int>(most) : splits, across = splits / along;
+  return {along, repeats < 1 ? 1 : repeats < across ? static_cast<int>(repeats) : across};
+}
+
+template <int N, class R>
+__global__ void __launch_bounds__(ROW_THREADS) row_repeats_kernel(const R r, typename R::Acc* parts, RowCuts cuts) {
+  follow();
+  const int64_t row = row_of_thread<N>(), length = r.length(), each = row_share(length, cuts.along);
+  if (row >= r.rows()) return;
+  const int64_t from = each * (blockIdx.y % cuts.along), to = from + each < length ? from + each : length;
+  const Index repeats = r.repeats(), times = (repeats + cuts.across - 1) / cuts.across;
+  const Index first = times * static_cast<Index>(blockIdx.y / cuts.along), left = repeats - first;
+  typename R::Acc a;
+  const Lanes<N> lanes;
+  if (left > 0) r.walk(lanes, static_cast<Index>(row), first, left < times ? repeats : first + times, from, to, a);
+  lanes.join(a);
+  if (lanes.leads()) parts[static_cast<int64_t>(blockIdx.y) * r.rows() + row] = a;
+}
+
+// `parts` has room for rows * splits partial results.
+template <int N, class R>
+cudaError_t launch_repeated_rows(const R& r, void* parts, int splits, cudaStream_t stream) {
+  const int64_t rows = r.rows();
+  if (rows <= 0) return cudaSuccess;
+  auto* const acc = static_cast<typename R::Acc*>(parts);
+  const RowCuts cuts = row_cuts<N>(r, splits);
+  const int count = cuts.along * cuts.across;
+  const cudaError_t error = cudaLaunchKernelEx(After(dim3(row_blocks(rows, N), count), ROW_THREADS, 0, stream),
+                                               row_repeats_kernel<N, R>, r, acc, cuts);
+  if (error != cudaSuccess) return error;
+  return cudaLaunchKernelEx(After(row_blocks(rows, 32), ROW_THREADS, 0, stream), row_whole_kernel<R>, r, acc, count);
+}
+
+}  // namespace crucible
+
 // Boxes of output pixels and the input under them, in up to four dimensions.
 //
 // A functor whose columns are pixels names its form by types: Box, Kernel, Stride, Dilation, Shift (all Dims), and gives
@@ -9554,6 +9603,7 @@ struct rows_1 {
   Index s0, s53, s77;
 
   __host__ __device__ Index rows() const { return 64; }
+  __host__ __device__ Index repeats() const { return s77; }
   __host__ __device__ int64_t length() const { return s0 * s53 + s0 * 2 + s53 * 2 + 4; }
   struct Acc {
     Sum r0;  // sum_1
@@ -9561,12 +9611,12 @@ struct rows_1 {
     __device__ __forceinline__ void join(const Acc& b) { r0.join(b.r0); r1.join(b.r1); }
   };
   template <class L>
-  __device__ __forceinline__ void walk(const L& lanes, Index row, int64_t from, int64_t to, Acc& a) const {
+  __device__ __forceinline__ void walk(const L& lanes, Index row, Index first, Index last, int64_t from, int64_t to, Acc& a) const {
     const accum v4 = to_accum(read(p_conv_transpose_bias[row]));
     const Index q5 = row / 8;
     const int64_t v11 = int64_t(s0 * s53 * 8 + s0 * 16 + s53 * 16 + 32);
     const accum v12 = accum(v11);
-    for (Index part = 0; part < s77; ++part) {
+    for (Index part = first; part < last; ++part) {
       const scalar* const at1 = &p_d_output[part * s0 * s53 * 64 + row * s0 * s53 + part * s0 * 128 + part * s53 * 128 + row * s0 * 2 + row * s53 * 2 + part * 256 + row * 4];
       const scalar* const at2 = &p_convolution_sum_0_kept[part * s0 * s53 * 64 + row * s0 * s53 + part * s0 * 128 + part * s53 * 128 + row * s0 * 2 + row * s53 * 2 + part * 256 + row * 4];
       const accum v6 = read(p_var_mean_0_kept[q5 + part * 8]);
@@ -9622,7 +9672,7 @@ struct rows_1 {
 
 void run_rows_1(uint64_t p_conv_transpose_bias, uint64_t p_convolution_sum_0_kept, uint64_t p_d_output, uint64_t p_var_mean_0_kept, uint64_t p_var_mean_1_kept, uint64_t p_view_4, uint64_t p_view_5, int64_t s0, int64_t s53, int64_t s77, uint64_t parts, int splits, uint64_t stream) {
   const rows_1 stage{reinterpret_cast<const scalar*>(p_conv_transpose_bias), reinterpret_cast<const scalar*>(p_convolution_sum_0_kept), reinterpret_cast<const scalar*>(p_d_output), reinterpret_cast<const accum*>(p_var_mean_0_kept), reinterpret_cast<const accum*>(p_var_mean_1_kept), reinterpret_cast<scalar*>(p_view_4), reinterpret_cast<scalar*>(p_view_5), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77)};
-  check(launch_split_rows<256>(stage, reinterpret_cast<void*>(parts), splits, reinterpret_cast<cudaStream_t>(stream)), "rows_1");
+  check(launch_repeated_rows<256>(stage, reinterpret_cast<void*>(parts), splits, reinterpret_cast<cudaStream_t>(stream)), "rows_1");
 }
 
 // mean, mean_1, view_2, mul_9, view_6, sub_2, convolution, gelu, view, var_mean, sub_1, add, rsqrt, mul_10, mul_12, sub_3, mul_13, view_7, gelu_backward
@@ -10019,14 +10069,15 @@ struct rows_4 {
   Index s0, s53, s77;
 
   __host__ __device__ Index rows() const { return 64; }
+  __host__ __device__ Index repeats() const { return s77; }
   __host__ __device__ int64_t length() const { return s0 * s53 + s0 * 2 + s53 * 2 + 4; }
   struct Acc {
     Sum r0;  // convolution_backward
     __device__ __forceinline__ void join(const Acc& b) { r0.join(b.r0); }
   };
   template <class L>
-  __device__ __forceinline__ void walk(const L& lanes, Index row, int64_t from, int64_t to, Acc& a) const {
-    for (Index part = 0; part < s77; ++part) {
+  __device__ __forceinline__ void walk(const L& lanes, Index row, Index first, Index last, int64_t from, int64_t to, Acc& a) const {
+    for (Index part = first; part < last; ++part) {
       const scalar* const at1 = &p_gelu_backward[part * s0 * s53 * 64 + row * s0 * s53 + part * s0 * 128 + part * s53 * 128 + row * s0 * 2 + row * s53 * 2 + part * 256 + row * 4];
       const Stretch run2 = stretch(from, to, alike(at1));
       for (Index k = lanes.first(); k < run2.vectors; k += lanes.step() * IN_FLIGHT) {
@@ -10067,7 +10118,7 @@ struct rows_4 {
 
 void run_rows_4(uint64_t p_gelu_backward, uint64_t p_convolution_backward_0, int64_t s0, int64_t s53, int64_t s77, uint64_t parts, int splits, uint64_t stream) {
   const rows_4 stage{reinterpret_cast<const scalar*>(p_gelu_backward), reinterpret_cast<scalar*>(p_convolution_backward_0), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77)};
-  check(launch_split_rows<256>(stage, reinterpret_cast<void*>(parts), splits, reinterpret_cast<cudaStream_t>(stream)), "rows_4");
+  check(launch_repeated_rows<256>(stage, reinterpret_cast<void*>(parts), splits, reinterpret_cast<cudaStream_t>(stream)), "rows_4");
 }
 
 // One after another, those that are asked for.
@@ -10164,7 +10215,7 @@ def _compiled(part, dtype, wide, conv, matmul, hopper):
     bare = "no_implicit_headers" in inspect.signature(load_inline).parameters  # torch's headers cost half a minute
     options = {"no_implicit_headers": True} if bare else {}
     return load_inline(
-        name=f"crucible_932bbc051ae7_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}",
+        name=f"crucible_21b9f8e37190_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}",
         cpp_sources=binding, cuda_sources=source,
         extra_cflags=["-O1"], extra_cuda_cflags=["-O3", "-std=c++17", *flags], **options,
     )
@@ -10370,9 +10421,9 @@ def _model_backward_plan(needs, sizes, d_output):
     dtype, device = d_output.dtype, d_output.device
     kernels = _kernels("backward", dtype, device, max(s0 * s53 * s77 * 64, s0 * s53 * s77 * 64 + s0 * s77 * 128 + s53 * s77 * 128 + s77 * 256, convolution_sum_boxes * s77 * 64, convolution_backward_w_sum_splits * 4608, s77 * 8, 4608))
     accum = _accumulated(dtype)
-    splits_rows_2 = _splits(64, s0 * s53 + s0 * 2 + s53 * 2 + 4, 256)
+    splits_rows_2 = max(1, min(max(1, (s0 * s53 + s0 * 2 + s53 * 2 + 4) // 4096) * (s77), 262144 // max((64) * 256, 1), 1024))
     splits_rows_6 = _splits(4608, convolution_backward_w_sum_splits, 1)
-    splits_rows_7 = _splits(64, s0 * s53 + s0 * 2 + s53 * 2 + 4, 256)
+    splits_rows_7 = max(1, min(max(1, (s0 * s53 + s0 * 2 + s53 * 2 + 4) // 4096) * (s77), 262144 // max((64) * 256, 1), 1024))
     stages = (0b1 if needs[2] or needs[3] else 0) | (0b10 if needs[0] or needs[1] or needs[4] else 0) | (0b100 if needs[4] else 0) | (0b11000 if needs[0] else 0) | (0b100000 if needs[1] else 0)
     specs = [_spec((64,), dtype) if stages & 0b1 else None, _spec((64,), dtype) if stages & 0b1 else None, _spec((s77, 64, s53, s0), dtype) if stages & 0b100 else None, _spec((64, 8, 3, 3), dtype) if stages & 0b10000 else None, _spec((64,), dtype) if stages & 0b100000 else None]
     room, places = _laid_out(stages, [((64) * 64 * splits_rows_2, 0b1), ((s0 * s53 * s77 * 64 + s0 * s77 * 128 + s53 * s77 * 128 + s77 * 256) * dtype.itemsize, 0b101110), (259072, 0b100), (convolution_backward_w_sum_splits * 4608 * accum.itemsize, 0b11000), ((4608) * 32 * splits_rows_6, 0b10000), ((64) * 32 * splits_rows_7, 0b100000)], zip(specs, [0b1, 0b1, 0b100, 0b10000, 0b100000]))

@@ -7735,6 +7735,55 @@ cudaError_t launch_split_rows(const R& r, void* parts, int splits, cudaStream_t 
 
 }  // namespace crucible
 
+// Long rows that are the same stretch of places several times (a channel of every sample), cut both ways: into parts of the
+// stretch, and where that is short into some of the times each. Functors are those of launch_split_rows (row.cuh), but
+//   __host__ __device__ Index repeats() const;   how many times
+//   walk(lanes, row, first, last, from, to, a)   of the times first to below last, the places from to below to
+
+namespace crucible {
+
+// How a row is cut: its stretch into so many, the times into so many.
+struct RowCuts {
+  int along, across;
+};
+template <int N, class R>
+__host__ __device__ inline RowCuts row_cuts(const R& r, int splits) {
+  const int64_t most = r.length() / (16 * N), repeats = r.repeats();
+  const int along = most < 1 ? 1 : most < splits ? static_cast<int>(most) : splits, across = splits / along;
+  return {along, repeats < 1 ? 1 : repeats < across ? static_cast<int>(repeats) : across};
+}
+
+template <int N, class R>
+__global__ void __launch_bounds__(ROW_THREADS) row_repeats_kernel(const R r, typename R::Acc* parts, RowCuts cuts) {
+  follow();
+  const int64_t row = row_of_thread<N>(), length = r.length(), each = row_share(length, cuts.along);
+  if (row >= r.rows()) return;
+  const int64_t from = each * (blockIdx.y % cuts.along), to = from + each < length ? from + each : length;
+  const Index repeats = r.repeats(), times = (repeats + cuts.across - 1) / cuts.across;
+  const Index first = times * static_cast<Index>(blockIdx.y / cuts.along), left = repeats - first;
+  typename R::Acc a;
+  const Lanes<N> lanes;
+  if (left > 0) r.walk(lanes, static_cast<Index>(row), first, left < times ? repeats : first + times, from, to, a);
+  lanes.join(a);
+  if (lanes.leads()) parts[static_cast<int64_t>(blockIdx.y) * r.rows() + row] = a;
+}
+
+// `parts` has room for rows * splits partial results.
+template <int N, class R>
+cudaError_t launch_repeated_rows(const R& r, void* parts, int splits, cudaStream_t stream) {
+  const int64_t rows = r.rows();
+  if (rows <= 0) return cudaSuccess;
+  auto* const acc = static_cast<typename R::Acc*>(parts);
+  const RowCuts cuts = row_cuts<N>(r, splits);
+  const int count = cuts.along * cuts.across;
+  const cudaError_t error = cudaLaunchKernelEx(After(dim3(row_blocks(rows, N), count), ROW_THREADS, 0, stream),
+                                               row_repeats_kernel<N, R>, r, acc, cuts);
+  if (error != cudaSuccess) return error;
+  return cudaLaunchKernelEx(After(row_blocks(rows, 32), ROW_THREADS, 0, stream), row_whole_kernel<R>, r, acc, count);
+}
+
+}  // namespace crucible
+
 // Convolutions on tensor cores (mma.sync, compute capability 8.0 and later): a window slides over an input.
 //
 // A block computes BM output channels of one box of output pixels, 256 at most. The input under the box, its halo, is
@@ -10127,6 +10176,7 @@ struct rows_1 {
   Index s0, s53, s77, s92;
 
   __host__ __device__ Index rows() const { return 128; }
+  __host__ __device__ Index repeats() const { return s77; }
   __host__ __device__ int64_t length() const { return s0 * s53 * s92 + s0 * s53 * 2 + s0 * s92 * 2 + s53 * s92 * 2 + s0 * 4 + s53 * 4 + s92 * 4 + 8; }
   struct Acc {
     Sum r0;  // sum_1
@@ -10134,11 +10184,11 @@ struct rows_1 {
     __device__ __forceinline__ void join(const Acc& b) { r0.join(b.r0); r1.join(b.r1); }
   };
   template <class L>
-  __device__ __forceinline__ void walk(const L& lanes, Index row, int64_t from, int64_t to, Acc& a) const {
+  __device__ __forceinline__ void walk(const L& lanes, Index row, Index first, Index last, int64_t from, int64_t to, Acc& a) const {
     const Index q4 = row / 16;
     const int64_t v10 = int64_t(s0 * s53 * s92 * 16 + s0 * s53 * 32 + s0 * s92 * 32 + s53 * s92 * 32 + s0 * 64 + s53 * 64 + s92 * 64 + 128);
     const accum v11 = accum(v10);
-    for (Index part = 0; part < s77; ++part) {
+    for (Index part = first; part < last; ++part) {
       const scalar* const at1 = &p_d_output[part * s0 * s53 * s92 * 128 + row * s0 * s53 * s92 + part * s0 * s53 * 256 + part * s0 * s92 * 256 + part * s53 * s92 * 256 + row * s0 * s53 * 2 + row * s0 * s92 * 2 + row * s53 * s92 * 2 + part * s0 * 512 + part * s53 * 512 + part * s92 * 512 + row * s0 * 4 + row * s53 * 4 + row * s92 * 4 + part * 1024 + row * 8];
       const scalar* const at2 = &p_convolution_sum_0_kept[part * s0 * s53 * s92 * 128 + row * s0 * s53 * s92 + part * s0 * s53 * 256 + part * s0 * s92 * 256 + part * s53 * s92 * 256 + row * s0 * s53 * 2 + row * s0 * s92 * 2 + row * s53 * s92 * 2 + part * s0 * 512 + part * s53 * 512 + part * s92 * 512 + row * s0 * 4 + row * s53 * 4 + row * s92 * 4 + part * 1024 + row * 8];
       const accum v5 = read(p_var_mean_0_kept[q4 + part * 8]);
@@ -10193,7 +10243,7 @@ struct rows_1 {
 
 void run_rows_1(uint64_t p_convolution_sum_0_kept, uint64_t p_d_output, uint64_t p_var_mean_0_kept, uint64_t p_var_mean_1_kept, uint64_t p_view_4, uint64_t p_view_5, int64_t s0, int64_t s53, int64_t s77, int64_t s92, uint64_t parts, int splits, uint64_t stream) {
   const rows_1 stage{reinterpret_cast<const scalar*>(p_convolution_sum_0_kept), reinterpret_cast<const scalar*>(p_d_output), reinterpret_cast<const accum*>(p_var_mean_0_kept), reinterpret_cast<const accum*>(p_var_mean_1_kept), reinterpret_cast<scalar*>(p_view_4), reinterpret_cast<scalar*>(p_view_5), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77), static_cast<Index>(s92)};
-  check(launch_split_rows<256>(stage, reinterpret_cast<void*>(parts), splits, reinterpret_cast<cudaStream_t>(stream)), "rows_1");
+  check(launch_repeated_rows<256>(stage, reinterpret_cast<void*>(parts), splits, reinterpret_cast<cudaStream_t>(stream)), "rows_1");
 }
 
 // mean, mean_1
@@ -10208,6 +10258,7 @@ struct rows_2 {
   Index s0, s53, s77, s92;
 
   __host__ __device__ Index rows() const { return s77 * 8; }
+  __host__ __device__ Index repeats() const { return 16; }
   __host__ __device__ int64_t length() const { return s0 * s53 * s92 + s0 * s53 * 2 + s0 * s92 * 2 + s53 * s92 * 2 + s0 * 4 + s53 * 4 + s92 * 4 + 8; }
   struct Acc {
     Sum r0;  // mean
@@ -10215,7 +10266,7 @@ struct rows_2 {
     __device__ __forceinline__ void join(const Acc& b) { r0.join(b.r0); r1.join(b.r1); }
   };
   template <class L>
-  __device__ __forceinline__ void walk(const L& lanes, Index row, int64_t from, int64_t to, Acc& a) const {
+  __device__ __forceinline__ void walk(const L& lanes, Index row, Index first, Index last, int64_t from, int64_t to, Acc& a) const {
     const Index e4 = row % 8;
     const accum v6 = read(p_var_mean_0_kept[row]);
     const accum v7 = read(p_var_mean_1_kept[row]);
@@ -10224,7 +10275,7 @@ struct rows_2 {
     const accum v13 = v7 / v12;
     const accum v14 = v13 + accum(1e-05);
     const accum v15 = f_rsqrt(v14);
-    for (Index part = 0; part < 16; ++part) {
+    for (Index part = first; part < last; ++part) {
       const scalar* const at1 = &p_d_output[part * s0 * s53 * s92 + row * s0 * s53 * s92 * 16 + part * s0 * s53 * 2 + part * s0 * s92 * 2 + part * s53 * s92 * 2 + row * s0 * s53 * 32 + row * s0 * s92 * 32 + row * s53 * s92 * 32 + part * s0 * 4 + part * s53 * 4 + part * s92 * 4 + row * s0 * 64 + row * s53 * 64 + row * s92 * 64 + part * 8 + row * 128];
       const scalar* const at2 = &p_convolution_sum_0_kept[part * s0 * s53 * s92 + row * s0 * s53 * s92 * 16 + part * s0 * s53 * 2 + part * s0 * s92 * 2 + part * s53 * s92 * 2 + row * s0 * s53 * 32 + row * s0 * s92 * 32 + row * s53 * s92 * 32 + part * s0 * 4 + part * s53 * 4 + part * s92 * 4 + row * s0 * 64 + row * s53 * 64 + row * s92 * 64 + part * 8 + row * 128];
       const accum v5 = to_accum(read(p_group_norm_weight[e4 * 16 + part]));
@@ -10275,7 +10326,7 @@ struct rows_2 {
 
 void run_rows_2(uint64_t p_convolution_sum_0_kept, uint64_t p_d_output, uint64_t p_group_norm_weight, uint64_t p_var_mean_0_kept, uint64_t p_var_mean_1_kept, uint64_t p_mean_0_kept, uint64_t p_mean_1_0_kept, int64_t s0, int64_t s53, int64_t s77, int64_t s92, uint64_t parts, int splits, uint64_t stream) {
   const rows_2 stage{reinterpret_cast<const scalar*>(p_convolution_sum_0_kept), reinterpret_cast<const scalar*>(p_d_output), reinterpret_cast<const scalar*>(p_group_norm_weight), reinterpret_cast<const accum*>(p_var_mean_0_kept), reinterpret_cast<const accum*>(p_var_mean_1_kept), reinterpret_cast<accum*>(p_mean_0_kept), reinterpret_cast<accum*>(p_mean_1_0_kept), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77), static_cast<Index>(s92)};
-  check(launch_split_rows<256>(stage, reinterpret_cast<void*>(parts), splits, reinterpret_cast<cudaStream_t>(stream)), "rows_2");
+  check(launch_repeated_rows<256>(stage, reinterpret_cast<void*>(parts), splits, reinterpret_cast<cudaStream_t>(stream)), "rows_2");
 }
 
 // convolution, relu, le, scalar_tensor, view_2, mul_11, view_6, mean, sub_2, view, var_mean, sub_1, add, rsqrt, mul_12, mean_1, mul_14, sub_3, mul_15, view_7, where
@@ -10765,7 +10816,7 @@ def _compiled(part, dtype, wide, conv, matmul, hopper, narrower):
     bare = "no_implicit_headers" in inspect.signature(load_inline).parameters  # torch's headers cost half a minute
     options = {"no_implicit_headers": True} if bare else {}
     return load_inline(
-        name=f"crucible_681aeac834a1_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}{narrower}",
+        name=f"crucible_7700462837fc_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}{narrower}",
         cpp_sources=binding, cuda_sources=source,
         extra_cflags=["-O1"], extra_cuda_cflags=["-O3", "-std=c++17", *flags], **options,
     )
@@ -10971,8 +11022,8 @@ def _model_backward_plan(needs, sizes, d_output):
     dtype, device = d_output.dtype, d_output.device
     kernels = _kernels("backward", dtype, device, max(s0 * s53 * s77 * s92 * 64, s0 * s53 * s77 * s92 * 128 + s0 * s53 * s77 * 256 + s0 * s77 * s92 * 256 + s53 * s77 * s92 * 256 + s0 * s77 * 512 + s53 * s77 * 512 + s77 * s92 * 512 + s77 * 1024, convolution_sum_boxes * s77 * 128, convolution_backward_w_sum_splits * 221184, s77 * 8, 221184), convolution_backward_x_sum_box)
     accum = _accumulated(dtype)
-    splits_rows_2 = _splits(128, s0 * s53 * s92 + s0 * s53 * 2 + s0 * s92 * 2 + s53 * s92 * 2 + s0 * 4 + s53 * 4 + s92 * 4 + 8, 256)
-    splits_rows_3 = _splits(s77 * 8, s0 * s53 * s92 + s0 * s53 * 2 + s0 * s92 * 2 + s53 * s92 * 2 + s0 * 4 + s53 * 4 + s92 * 4 + 8, 256)
+    splits_rows_2 = max(1, min(max(1, (s0 * s53 * s92 + s0 * s53 * 2 + s0 * s92 * 2 + s53 * s92 * 2 + s0 * 4 + s53 * 4 + s92 * 4 + 8) // 4096) * (s77), 262144 // max((128) * 256, 1), 1024))
+    splits_rows_3 = max(1, min(max(1, (s0 * s53 * s92 + s0 * s53 * 2 + s0 * s92 * 2 + s53 * s92 * 2 + s0 * 4 + s53 * 4 + s92 * 4 + 8) // 4096) * (16), 262144 // max((s77 * 8) * 256, 1), 1024))
     stages = (0b1 if needs[1] or needs[2] else 0) | (0b110 if needs[0] or needs[3] else 0) | (0b1000 if needs[3] else 0) | (0b110000 if needs[0] else 0)
     specs = [_spec((128,), dtype) if stages & 0b1 else None, _spec((128,), dtype) if stages & 0b1 else None, _spec((s77, 64, s53, s0, s92), dtype) if stages & 0b1000 else None, _spec((64, 128, 3, 3, 3), dtype) if stages & 0b100000 else None]
     room, places = _laid_out(stages, [((128) * 64 * splits_rows_2, 0b1), (s77 * 8 * accum.itemsize, 0b110), (s77 * 8 * accum.itemsize, 0b110), ((s77 * 8) * 64 * splits_rows_3, 0b10), ((s0 * s53 * s77 * s92 * 128 + s0 * s53 * s77 * 256 + s0 * s77 * s92 * 256 + s53 * s77 * s92 * 256 + s0 * s77 * 512 + s53 * s77 * 512 + s77 * s92 * 512 + s77 * 1024) * dtype.itemsize, 0b11100), (kernels.contract_1_bytes(convolution_backward_x_sum_box, s0, s53, s77, s92), 0b1000), (convolution_backward_w_sum_splits * 221184 * accum.itemsize, 0b110000), (kernels.contract_2_bytes(convolution_backward_w_sum_splits, s0, s53, s77, s92), 0b10000)], zip(specs, [0b1, 0b1, 0b1000, 0b100000]))
