@@ -51,7 +51,8 @@ def _operand(parts: Parts, name: str, value: Value, fixed: list[Var], stage: Con
     extents = [v.extent for v in c.batch]
     _decoded(d, c.batch, "z", extents, d.top)
     d.top.names[variable] = letter
-    asked = bool(few_sides(stage)) or stage.packed  # by kernels that read several elements at a time
+    # By kernels that read several elements at a time; of packed operands it is the second that may roll.
+    asked = bool(few_sides(stage)) or (stage.packed and name == "b")
     element = _direct(parts, w, value, c.depth if along else variable, c.depth) if asked else ""
     fields = _fields(w, d, fixed, text)
     names = ", ".join(n for n, _ in fields)
