@@ -8532,10 +8532,6 @@ struct contract_2 {
   __device__ __forceinline__ accum a(const ARow& at, Index k) const {
     return to_accum(read(p_view_8[k * 8192 + at.m32]));
   }
-  static constexpr bool a_direct = true;  // an element of memory as it is
-  __device__ __forceinline__ const scalar* a_from(const ARow& at, Index k) const {
-    return &p_view_8[k * 8192 + at.m32];
-  }
   struct BCol { Index n33; };
   __device__ __forceinline__ BCol b_col(Index z, Index n) const {
     return {n};
@@ -8720,7 +8716,7 @@ def _compiled(part, dtype, wide, conv, matmul, hopper):
     bare = "no_implicit_headers" in inspect.signature(load_inline).parameters  # torch's headers cost half a minute
     options = {"no_implicit_headers": True} if bare else {}
     return load_inline(
-        name=f"crucible_c9fc42cfb6f3_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}",
+        name=f"crucible_dd3551e72308_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}",
         cpp_sources=binding, cuda_sources=source,
         extra_cflags=["-O1"], extra_cuda_cflags=["-O3", "-std=c++17", *flags], **options,
     )
