@@ -197,7 +197,7 @@ def _sliced_row(stage: Row, parts: Parts, head: list[str], comment: Iterable[str
     else:
         f.top.lines += found.lines
         loop = single.text(f, partial(element_of, f, len(before), "", None), "from", "to", known=True)
-    times = 1 if last.by is None else last.inner.extent // last.by
+    times = last.repeats or 1
     for value in (last.length, *([times] if isinstance(times, Int) else [])):
         parts.need(value)
     body = [
@@ -308,8 +308,8 @@ def _loop(p: Pass, inner: Block, name: str, start: str, end: str) -> list[str]:
 
 
 def _for_parts(w: Writer, p: Pass, loop: list[str], times: tuple[str, str] | None = None) -> list[str]:
-    assert p.by is not None
-    first, last = times or ("", w.int(p.inner.extent // p.by, w.top))
+    assert p.repeats is not None
+    first, last = times or ("", w.int(p.repeats, w.top))
     own, step = ("lanes.warp()", "part += lanes.WARPS") if p.warps else ("", "++part")
     begin = " + ".join(t for t in (first, own) if t) or "0"
     return [f"for (Index part = {begin}; part < {last}; {step}) {{", *indented(loop), "}"]

@@ -53,7 +53,7 @@ class Pass:
     @property
     def repeats(self) -> Int | None:
         """How many times a row is the same stretch of places, where those are a loop of their own."""
-        return None if self.by is None or self.inner.extent == 1 else self.inner.extent // self.by
+        return None if self.by is None else self.inner.extent // self.by
 
 
 @dataclass
