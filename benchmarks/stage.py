@@ -61,7 +61,7 @@ class Timed:
 
     def __getattr__(self, name: str) -> Any:
         function = getattr(self._kernels, name)
-        if name.endswith("_bytes"):  # how much memory a launch wants
+        if name.startswith(("packed_", "pieces_")):  # how much memory a launch wants
             return function
         stages = stages_of(self._source, name)
 

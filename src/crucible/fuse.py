@@ -23,13 +23,15 @@ import torch.utils._pytree as pytree
 from crucible import __version__
 from crucible.emit import settings
 from crucible.emit.cuda import functor
-from crucible.emit.file import Request, labelled, write_file
+from crucible.emit.file import Request, labelled, targets, write_file
 from crucible.emit.host import Mode
 from crucible.graph import early_pools
 from crucible.graph.capture import Graph, Source, capture
 from crucible.graph.joint import Joint, forward_of, trace
 from crucible.graph.rewrites import run_all
 from crucible.plan.lower import Unsupported, lower
+from crucible.plan.program import Buffer
+from crucible.plan.same_place import same_place
 from crucible.plan.schedule import Plan, schedule
 from crucible.plan.stages import Call, Stage, read
 from crucible.plan.ways import Choices
@@ -269,13 +271,16 @@ def _planned(graph: Graph, name: str, options: FuseOptions, joint: Joint) -> Mod
     pools = options.chosen_engine == "mma" and not joint.wanted  # else all elements are needed again
     program = lower(joint, _unique(roles), _element(graph), pools=pools)
     plan = schedule(program, options.chosen_engine, options.choices)
+    arguments = [b for b in program.buffers.values() if b.role in ("parameter", "buffer", "input", "constant")]
+    old = {b.name: b for b in arguments}
+    pairs = [(old.get(name), new) for name, new in zip(targets(graph, arguments), program.updates)]
+    same = same_place(plan, [(o, new) for o, new in pairs if o is not None and isinstance(new, Buffer)])
     functors = {}
     for number, s in enumerate(plan.stages):
         if not isinstance(s, Call):
             later = frozenset(name for other in plan.stages[number + 1 :] for name in read(other))
-            functors[s.name] = functor(s, program.buffers, _comment(s), later)
-    arguments = [b for b in program.buffers.values() if b.role in ("parameter", "buffer", "input", "constant")]
-    return Mode(name, graph, joint, plan, functors, {}, arguments)
+            functors[s.name] = functor(s, program.buffers, _comment(s), later, same)
+    return Mode(name, graph, joint, plan, functors, {}, arguments, same=same)
 
 
 def _element(graph: Graph) -> torch.dtype:

@@ -78,7 +78,7 @@ def fused(tmp_path_factory):
 
 def test_cut_by_times(fused):
     _, text = fused
-    assert "check(launch_repeated_rows<" in text and "Index repeats() const" in text
+    assert "check(launch_split_rows<" in text and re.search(r"Index repeats\(\) const \{ return s\d+; \}", text)
     assert re.search(r"for \(Index part = first; part < last; \+\+part\)", text)
 
 

@@ -49,6 +49,41 @@ struct Product {
   }
 };
 
+// What is stored is normalised by the moments of its group, where there are any, and of a row's elements in a tile the
+// largest and the sum go to `count` and `mean`.
+template <int GROUP>
+struct Tailed : Product<true, true, GROUP, (GROUP > 0)> {
+  using Base = Product<true, true, GROUP, (GROUP > 0)>;
+  __device__ __forceinline__ accum finish(Index, Index, Index j, int, accum value, bool) const {
+    return value + to_accum(this->bias[j]);
+  }
+  __device__ __forceinline__ void sink(Index, Index, Index, accum, accum, accum) const {}
+  struct Tail {
+    accum best = -INFINITY, sum = 0;
+    __device__ __forceinline__ void join(const Tail& b) {
+      best = b.best > best ? b.best : best;
+      sum += b.sum;
+    }
+  };
+  static constexpr bool reduces = true;
+  struct Group {
+    accum middle, width;
+  };
+  __device__ __forceinline__ Group grouped(accum many, accum middle, accum squares) const {
+    return {middle, sqrtf(squares / many + 1e-5f)};
+  }
+  __device__ __forceinline__ void tail(Index b, Index i, Index j, accum finished, const Group& of, Tail& row) const {
+    const accum made = GROUP > 0 ? (finished - of.middle) / of.width : finished;
+    this->out[(b * this->m + i) * this->n + j] = made;
+    row.join({made, made});
+  }
+  __device__ __forceinline__ void tail_out(Index b, Index i, Index tile, const Tail& row) const {
+    const Index at = (b * this->m + i) * this->groups + tile;
+    this->count[at] = row.best;
+    this->mean[at] = row.sum;
+  }
+};
+
 // What to launch: 0 everything, 1 packing, 2 the product, 3 the second time, 4 the mma engine. pace: how many lines idle
 // warps are trusted with, the engine's own where negative. Packing and the product alone only fit each other for the same pace.
 // height: blocks of a team, for which B is packed piece by piece, or 0; the engine's own choice where negative.
@@ -60,10 +95,13 @@ static int run(const P& p, void* workspace, int what, int pace, int height, cuda
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
   cudaDeviceGetAttribute(&clusters, cudaDevAttrClusterLaunch, device);
-  Packing all = wgmma_packing<W>(p, workspace, nullptr, height);
+  int64_t bytes[2];
+  wgmma_packing<W>(p, nullptr, nullptr, bytes, height);
+  void* const pieces = static_cast<unsigned char*>(workspace) + bytes[0];
+  Packing all = wgmma_packing<W>(p, workspace, pieces, nullptr, height);
   share_packing<W>(all, count, clusters, pace < 0 ? W::PACE : pace);
   int error = 0;
-  if (what == 0 && pace < 0 && height < 0 && clusters) return launch_contract_wgmma<W>(p, workspace, stream);
+  if (what == 0 && pace < 0 && height < 0 && clusters) return launch_contract_wgmma<W>(p, workspace, pieces, stream);
   if (what == 0 || what == 1) error = launch_wgmma_pack<W>(p, all, stream);
   if (!error && (what == 0 || what == 2)) error = launch_wgmma_multiply<W>(p, all, count, stream);
   if (!error && W::scaled && (what == 0 || what == 3)) error = launch_wgmma_again<W>(p, all, stream);
@@ -72,13 +110,14 @@ static int run(const P& p, void* workspace, int what, int pace, int height, cuda
 
 extern "C" int64_t product_workspace(int z, int m, int n, int k, int height) {
   using P = Product<false, false, 0, false>;
-  int64_t bytes = 0;
+  int64_t bytes[2];
   wgmma_packing<WgmmaTile<COLUMNS, Grade::GRADE>>(P{nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, z, m, n, k, 0},
-                                                  nullptr, &bytes, height);
-  return bytes;
+                                                  nullptr, nullptr, bytes, height);
+  return bytes[0] + bytes[1];
 }
 
-// form: 1 where A lies along k, 2 where B does, 3 both. statistics: of groups of 16, of whole tiles (0), none (-1).
+// form: 1 where A lies along k, 2 where B does, 3 both. statistics: of groups of 16, of whole tiles (0), none (-1); from 100
+// on a tail, with statistics of groups of so many columns as it is more than 100, or none.
 extern "C" int product(const void* a, const void* b, const void* bias, void* out, void* count, void* mean, void* m2,
                        int z, int m, int n, int k, int groups, int form, int statistics, void* workspace, int what,
                        int pace, int height, void* stream) {
@@ -86,6 +125,10 @@ extern "C" int product(const void* a, const void* b, const void* bias, void* out
 #define GIVEN                                                                                             \
   {static_cast<const scalar*>(a), static_cast<const scalar*>(b), static_cast<const scalar*>(bias),        \
    static_cast<accum*>(out), static_cast<accum*>(count), static_cast<accum*>(mean), static_cast<accum*>(m2), z, m, n, k, groups}
+  if (statistics == 100) return go(Tailed<0>{GIVEN});
+  if (statistics == 104) return go(Tailed<4>{GIVEN});
+  if (statistics == 116) return go(Tailed<16>{GIVEN});
+  if (statistics == 132) return go(Tailed<32>{GIVEN});
   if (statistics == 16) return go(Product<true, true, 16, true> GIVEN);
   if (statistics == 0) return go(Product<true, true, 0, true> GIVEN);
   if (form == 0) return go(Product<false, false, 0, false> GIVEN);

@@ -41,7 +41,7 @@ extern "C" void tile_shares(int z, int m, int n, int processors, int clusters, i
                             int64_t turns, int* order) {
   using W = WgmmaTile<COLUMNS, Grade::GRADE>;
   const Product<true, true, 0, false> p{nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, z, m, n, 64, 0};
-  Packing all = wgmma_packing<W>(p, nullptr, nullptr, 0);
+  Packing all = wgmma_packing<W>(p, nullptr, nullptr, nullptr, 0);
   share_packing<W>(all, processors, clusters, pace);
   early[0] = all.a.early, early[1] = all.b.early;
   *high = all.high;
@@ -184,6 +184,25 @@ def test_statistics(statistics):
         assert np.all(counts[:, g] == width)
         np.testing.assert_allclose(means[:, g], part.mean(axis=1), rtol=1e-5, atol=1e-5)
         np.testing.assert_allclose(squares[:, g], part.var(axis=1) * width, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("columns", "group"), [(128, 16), (128, 4), (128, 32), (32, 4), (32, 16), (32, 32), (64, 0)])
+def test_tails(columns, group):
+    """Elements are normalised by the moments of their group, whoever of a warp has them; rows end at a tile's edge."""
+    n = 2 * columns + max(group, 8)
+    x, y = operands(2, 141, n, 70)
+    p = Product(x, y, columns=columns, pace=FIRST_ONLY, statistics=100 + group)
+    values = exact(x, y) + p.bias.astype(np.float64)
+    if group:
+        parts = values.reshape(2, 141, n // group, group)
+        parts = (parts - parts.mean(-1, keepdims=True)) / np.sqrt(parts.var(-1, keepdims=True) + 1e-5)
+        values = parts.reshape(values.shape)
+    assert p.again == 0 and error(p.out.numpy(), values) < 3e-6
+    best, sums = (part.numpy() for part in p.parts[:2])
+    for tile in range(p.groups):
+        part = values[:, :, tile * columns : (tile + 1) * columns]
+        np.testing.assert_allclose(best[:, :, tile], part.max(axis=2), rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(sums[:, :, tile], part.sum(axis=2), rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.parametrize(("form", "pace"), [(3, ALL_EARLY), (3, FIRST_ONLY), (0, ALL_EARLY), (0, FIRST_ONLY)])

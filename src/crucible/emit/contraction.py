@@ -5,16 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from crucible.emit.engines import asks, boxes, few_sides, launch, workspace
+from crucible.emit.engines import asks, boxes, few_sides, launch, pieces, workspace
 from crucible.emit.functor import STREAM, Functor, Parts, assemble
+from crucible.emit.rows import accumulator, steps
 from crucible.emit.writer import Block, Writer, indented, pointer
 from crucible.plan import reducers
 from crucible.plan.boxes import WindowTile
 from crucible.plan.gradients import GradientTile
 from crucible.plan.index import Int, Var, below, of_var, product
 from crucible.plan.program import Buffer, Phases, unflat
-from crucible.plan.stages import Contraction, Pool, Store
-from crucible.plan.value import Inside, Load, Value, walk
+from crucible.plan.stages import Contraction, Pool, Store, Tail
+from crucible.plan.value import MOMENTS, Const, Inside, Load, Local, Op, Value, replace, walk
 
 
 def _decoded(w: Writer, variables: Iterable[Var], flat: str, extents: list[Int], block: Block) -> None:
@@ -209,12 +210,12 @@ def contraction(stage: Contraction, buffers: Mapping[str, Buffer], comment: Iter
             "__device__ __forceinline__ void sink(Index z, Index m, Index tile_n, accum count, accum mean,",
             "                                     accum m2) const {",
             *indented(t.top.lines),
-            f"  const Index at = {where};",
-            f"  {pointer(stats.count.name)}[at] = count;",
-            f"  {pointer(stats.mean.name)}[at] = mean;",
-            f"  {pointer(stats.m2.name)}[at] = m2;",
+            *([f"  const Index at = {where};"] if stats.parts else []),
+            *(f"  {pointer(buffer.name)}[at] = {part};" for part, buffer in stats.parts.items()),
             "}",
         ]
+    if stage.tail is not None:
+        body += _tail(parts, stage, stage.tail)
     if stage.pool is not None:
         body += _pool(parts, stage, stage.pool)
     boxed = isinstance(stage.tile, WindowTile)
@@ -230,12 +231,15 @@ def contraction(stage: Contraction, buffers: Mapping[str, Buffer], comment: Iter
     few = few_sides(stage)
     if few:
         templates.add("contract_few.cuh")
-    if stage.pool is not None:
+    if stage.pool is not None or stage.tail is not None:
         templates.add("reduce.cuh")
     for size in (stage.splits, stage.box):
         parts.need(size)
     extra = ["packed"] if boxed or stage.packed or few or groups is not None else []
-    memory = workspace(stage) if asks(stage) else ""
+    memory = {"packed": workspace(stage)} if asks(stage) else {}
+    if stage.packed:
+        extra.append("pieces")
+        memory["pieces"] = pieces(stage)
     made = assemble(parts, stage.name, comment, body, launch(stage, STREAM), extra, templates, memory)
     made.columns = pair.instructions if pair is not None else {stage.tile.cols} if stage.packed else set()
     made.tf32 = {precise.columns} if precise is not None else set()
@@ -433,6 +437,57 @@ def _pool(parts: Parts, stage: Contraction, pool: Pool) -> list[str]:
         *indented(out.top.lines),
         "}",
     ]
+
+
+def _tail(parts: Parts, stage: Contraction, tail: Tail) -> list[str]:
+    """What becomes of a finished element when the moments of its group are known, and of a tile's part of a row."""
+    common: dict[Value, str] = {}
+    known = {p.reduce.name: tuple(_of_group(v, common) for v in p.values) for p in tail.partials}
+    stores = [Store(s.buffer, s.index, _of_group(s.value, common)) for s in tail.stores]
+    g, (w, *_), (out, *_) = parts.writer(), _element(parts, stage), _element(parts, stage)
+    g.expect(common)
+    fields = [g.value(v, g.top) for v in common]
+    w.expect(v for values in known.values() for v in values)
+    w.expect(s.value for s in stores)
+    structs = accumulator(w, "Tail", [p.reduce for p in tail.partials])
+    steps([(p.reduce, known[p.reduce.name]) for p in tail.partials], stores, w, "row", w.top)
+    lines: list[str] = []
+    if tail.tile is not None:
+        out.top.names[tail.tile] = "tile_n"
+        lines.append(f"const Index at = {out.int(tail.index, out.top)};")
+    for k, p in enumerate(tail.partials):
+        results = reducers.TABLE[p.reduce.reducer].results
+        lines += [f"{pointer(b.name)}[at] = row.r{k}.{member}();" for b, (_, member) in zip(p.buffers, results)]
+    members = f"accum {', '.join(common.values())}; " if common else ""
+    return [
+        f"struct Group {{ {members}}};",
+        "__device__ __forceinline__ Group grouped(accum group_count, accum group_mean, accum group_m2) const {",
+        *indented(g.top.lines),
+        f"  return {{{', '.join(fields)}}};",
+        "}",
+        *structs,
+        f"static constexpr bool reduces = {str(bool(tail.partials)).lower()};",
+        "__device__ __forceinline__ void tail(Index z, Index m, Index n, accum finished, const Group& of,",
+        "                                     Tail& row) const {",
+        *indented(w.top.lines),
+        "}",
+        "__device__ __forceinline__ void tail_out(Index z, Index m, Index tile_n, const Tail& row) const {",
+        *indented([*out.top.lines, *lines]),
+        "}",
+    ]
+
+
+def _of_group(value: Value, common: dict[Value, str]) -> Value:
+    """The value with what a group's elements have in common, computed from moments alone, in fields of their own."""
+
+    def change(v: Value) -> Value | None:
+        inside = list(walk(v))
+        alone = all(x in MOMENTS or isinstance(x, (Const, Op)) for x in inside)
+        if v.kind != "f" or not alone or not any(x in MOMENTS for x in inside):
+            return None
+        return Local(f"of.{common.setdefault(v, f'g{len(common)}')}", "f")
+
+    return replace(value, change)
 
 
 def _splits_in(stage: Contraction) -> set[Var]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import partial
+from types import MappingProxyType
 
 from crucible.emit.contraction import contraction
 from crucible.emit.functor import STREAM, Functor, Parts, assemble
@@ -16,13 +17,14 @@ from crucible.plan.vectors import Vectors, as_pass, vectors
 
 
 def functor(
-    stage: Stage, buffers: Mapping[str, Buffer], comment: Iterable[str], later: frozenset[str] = frozenset()
-) -> Functor:
-    """The functor of a stage that is not torch's; ``later``: what stages after it read."""
+    stage: Stage, buffers: Mapping[str, Buffer], comment: Iterable[str], later: frozenset[str] = frozenset(),
+    same: Mapping[str, str] = MappingProxyType({}),
+) -> Functor:  # fmt: skip
+    """The functor of a stage that is not torch's. ``later``: what others read; ``same``: see plan/same_place.py."""
     if isinstance(stage, Map):
-        return _map(stage, Parts(stage, buffers, later), comment)
+        return _map(stage, Parts(stage, buffers, later, same), comment)
     if isinstance(stage, Row):
-        return row(stage, Parts(stage, buffers, later), comment)
+        return row(stage, Parts(stage, buffers, later, same), comment)
     assert isinstance(stage, Contraction)
     return contraction(stage, buffers, comment)
 

@@ -126,16 +126,23 @@ def workspace(stage: Contraction) -> str:
             "#endif",
         ])  # fmt: skip
     few = [f"if (few_pays<{side}>(stage)) return few_bytes<{side}>(stage);" for side in few_sides(stage)]
-    if not stage.packed:
-        return "\n".join([*few, "return 0;"])
+    return _packing(stage, 0, few) if stage.packed else "\n".join([*few, "return 0;"])
+
+
+def pieces(stage: Contraction) -> str:
+    """The same of the first packed operand's pieces, which lie apart from all else."""
+    return _packing(stage, 1, [f"if (few_pays<{side}>(stage)) return 0;" for side in few_sides(stage)])
+
+
+def _packing(stage: Contraction, which: int, before: list[str]) -> str:
     return "\n".join([
-        *few,
+        *before,
         f"#if CRUCIBLE_HOPPER && CRUCIBLE_{stage.contract.rule.upper()} == {FP32}",
-        "int64_t bytes = 0;",
-        f"wgmma_packing<{packed(stage)}>(stage, nullptr, &bytes);",
-        "return bytes;",
+        "int64_t bytes[2];",
+        f"wgmma_packing<{packed(stage)}>(stage, nullptr, nullptr, bytes);",
+        f"return bytes[{which}];",
         "#else",
-        *([] if few else ["static_cast<void>(stage);"]),
+        *([] if before else ["static_cast<void>(stage);"]),
         "return 0;",
         "#endif",
     ])  # fmt: skip
@@ -179,7 +186,7 @@ def launch(stage: Contraction, stream: str) -> str:
         "launch_merged": "reinterpret_cast<void*>(packed)",
         "launch_ready": "reinterpret_cast<void*>(packed)",
         "launch_split": "reinterpret_cast<void*>(packed)",
-        "launch_contract_wgmma": "reinterpret_cast<void*>(packed)",
+        "launch_contract_wgmma": "reinterpret_cast<void*>(packed), reinterpret_cast<void*>(pieces)",
         "launch_gradient_groups": f"{splits}, reinterpret_cast<void*>(packed)",
     }
     for side in few_sides(stage):

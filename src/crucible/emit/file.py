@@ -19,6 +19,7 @@ from crucible.emit.functor import Functor
 from crucible.emit.host import DTYPES, Mode, bind_sizes, needed_for, sizes_of
 from crucible.emit.library import library
 from crucible.emit.passes import Pass
+from crucible.graph.capture import Graph
 from crucible.plan.boxes import WindowTile
 from crucible.plan.program import Buffer
 from crucible.plan.stages import Call, Contraction
@@ -59,7 +60,7 @@ def write_file(request: Request) -> str:
                 continue
             f, label = run.functor(stage), run.label(stage)
             if all(x.name != label for x in found):
-                renamed = re.sub(rf"\b(run_|bytes_)?{re.escape(f.name)}\b", rf"\g<1>{label}", f.text)
+                renamed = re.sub(rf"\b(run_|packed_|pieces_)?{re.escape(f.name)}\b", rf"\g<1>{label}", f.text)
                 found.append(Functor(label, renamed, f.pointers, f.sizes, f.extra, f"run_{label}", f.functions,
                                      f.structs, f.templates, f.columns, f.tf32, f.across,
                                      f.asks))  # fmt: skip
@@ -314,9 +315,10 @@ def _address(tensor):
     return 0 if tensor is None else tensor.data_ptr()
 
 
-def _splits(rows, length, lanes):
-    """Into how many parts long rows are cut: enough to fill a GPU, none too short."""
-    return max(1, min(length // (16 * lanes), 131072 // max(rows * lanes, 1), 1024))
+def _splits(rows, lanes, length, times=1):
+    """Into how many parts long rows are cut: enough to fill a GPU, none too short. Some are one stretch many times."""
+    most = max(1, length // (16 * lanes)) * times
+    return max(1, min(most, (131072 if times == 1 else 262144) // max(rows * lanes, 1), 1024))
 
 
 def _shape_error(name, tensor, expected):
@@ -364,10 +366,10 @@ def _binding(functors: Sequence[Functor], runs: Sequence[Pass]) -> str:
     functions = {name: types for run in runs for name, types in run.signatures().items()}
     lines = ["#include <cstdint>", "#include <pybind11/pybind11.h>", ""]
     lines += [f"void run_{name}({', '.join(p.split()[0] for p in types)});" for name, types in functions.items()]
-    lines += [f"int64_t bytes_{f.name}({', '.join(['int64_t'] * len(f.sizes))});" for f in functors if f.asks]
+    lines += [f"int64_t {a}_{f.name}({', '.join(['int64_t'] * len(f.sizes))});" for f in functors for a in f.asks]
     lines += ["", "PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {"]
     lines += [f'  m.def("{name}", &run_{name});' for name in functions]
-    lines += [f'  m.def("{f.name}_bytes", &bytes_{f.name});' for f in functors if f.asks] + ["}"]
+    lines += [f'  m.def("{a}_{f.name}", &{a}_{f.name});' for f in functors for a in f.asks] + ["}"]
     return "\n".join(lines)
 
 
@@ -444,26 +446,26 @@ def in_place(mode: Mode) -> bool:
 
     They must be among the arguments, of the same size and type, and nothing may need what they held before.
     """
-    targets = dict(zip(mode.graph.updates, _targets(mode)))
+    old = dict(zip(mode.graph.updates, targets(mode.graph, mode.arguments)))
     for m in (mode, *([mode.inference] if mode.inference is not None else [])):
         arguments = {b.name: b for b in m.arguments}
         if not Pass(m, "", "forward", m.plan.forward_stages, (), ()).straight:
             return False
         for path, b in zip(mode.graph.updates, m.plan.program.updates):
-            target = arguments.get(targets[path])
+            target = arguments.get(old[path])
             if target is None or not isinstance(b, Buffer) or b.role != "made" or target.name in m.plan.saved:
                 return False
             if (b.dtype, b.shape) != (target.dtype, target.shape) or b.numel.constant is None:
                 return False
-    return len(targets) == len(mode.graph.updates) > 0
+    return len(old) == len(mode.graph.updates) > 0
 
 
-def _targets(mode: Mode) -> list[str]:
+def targets(graph: Graph, arguments: Sequence[Buffer]) -> list[str]:
     """The arguments that are the buffers to be updated; empty names for those that are not among them."""
-    placeholders = [n for n in mode.graph.placeholders if _is_tensor(n)]
-    names = {mode.graph.sources[n.name].name: b.name for n, b in zip(placeholders, mode.arguments)
-             if mode.graph.sources[n.name].kind == "buffer"}  # fmt: skip
-    return [names.get(path, "") for path in mode.graph.updates]
+    placeholders = [n for n in graph.placeholders if _is_tensor(n)]
+    names = {graph.sources[n.name].name: b.name for n, b in zip(placeholders, arguments)
+             if graph.sources[n.name].kind == "buffer"}  # fmt: skip
+    return [names.get(path, "") for path in graph.updates]
 
 
 def _results(mode: Mode, updates: bool) -> list[Buffer]:
@@ -475,7 +477,7 @@ def _results(mode: Mode, updates: bool) -> list[Buffer]:
 def _forward_pass(mode: Mode, what: str, updates: bool | None = None) -> Pass:
     updates = in_place(mode) if updates is None else updates
     kept = [b.name for b in _results(mode, updates)] + list(mode.plan.saved)
-    pairs = list(zip(_targets(mode), mode.plan.program.updates)) if updates else []
+    pairs = list(zip(targets(mode.graph, mode.arguments), mode.plan.program.updates)) if updates else []
     return Pass(mode, f"{mode.name}_{what}", "forward", mode.plan.forward_stages, [b.name for b in mode.arguments],
                 kept, updates=pairs)  # fmt: skip
 
@@ -765,7 +767,7 @@ def labelled(modes: Sequence[Mode]) -> None:
                     continue
                 part = "backward" if stage in m.plan.backward_stages else "forward"
                 f = m.functors[stage.name]
-                text = re.sub(rf"\b(run_|bytes_)?{re.escape(f.name)}\b", "@", "\n".join(
+                text = re.sub(rf"\b(run_|packed_|pieces_)?{re.escape(f.name)}\b", "@", "\n".join(
                     line for line in f.text.splitlines() if not line.startswith("//")))  # fmt: skip
                 stem = stage.name.rsplit("_", 1)[0]
                 table = seen[part]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from crucible.emit.writer import Writer, indented, pointer
 from crucible.plan.index import Int
 from crucible.plan.program import STORAGE, Buffer
-from crucible.plan.stages import Stage, written
+from crucible.plan.stages import Stage, read, written
 
 # How a launcher names the stream that it is given.
 STREAM = "reinterpret_cast<cudaStream_t>(stream)"
@@ -22,7 +23,7 @@ class Functor:
     text: str
     pointers: list[str]
     sizes: list[str]
-    extra: list[str]  # "parts", "splits", "packed": further arguments of the launcher
+    extra: list[str]  # "parts", "splits", "packed", "pieces": further arguments of the launcher
     launcher: str
     functions: set[str] = field(default_factory=set)
     structs: set[str] = field(default_factory=set)
@@ -30,19 +31,25 @@ class Functor:
     columns: set[int] = field(default_factory=set)  # of Hopper's matrix instructions
     tf32: set[int] = field(default_factory=set)  # the same, of those that are needed in kind Tf32 alone
     across: set[int] = field(default_factory=set)  # the same, of operands that lie across
-    asks: bool = False  # whether bytes_NAME(sizes) says how much memory `packed` must have
+    asks: tuple[str, ...] = ()  # those of which packed_NAME(sizes), pieces_NAME(sizes) say how many bytes they have
 
 
 class Parts:
     """Collects the member functions of a functor and what they need."""
 
-    def __init__(self, stage: Stage, buffers: Mapping[str, Buffer], later: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self, stage: Stage, buffers: Mapping[str, Buffer], later: frozenset[str] = frozenset(),
+        same: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:  # fmt: skip
+        """``later``: buffers that stages after this one read; ``same``: see plan/same_place.py."""
         self.stage = stage
         self.buffers = buffers
         self.last = frozenset(buffers) - later
         self.writers: list[Writer] = []
         self.sizes: set[str] = set()
-        self.written = frozenset(b.name for b in written(stage))
+        made, used = {b.name for b in written(stage)}, set(read(stage))
+        self.shared = frozenset(n for new, old in same.items() if new in made and old in used for n in (new, old))
+        self.written = frozenset(made) | self.shared
 
     def writer(self, fields: Mapping[object, str] | None = None) -> Writer:
         made = Writer(self.buffers, fields, self.written)
@@ -71,7 +78,9 @@ class Parts:
         loads = sorted(set().union(*(w.loads for w in self.writers)) - out) if self.writers else []
         sizes = sorted(self.sizes.union(*(w.sizes for w in self.writers)))
         lines = [f"const {STORAGE[self.buffers[b].dtype]}* __restrict__ {pointer(b)};" for b in loads]
-        lines += [f"{STORAGE[self.buffers[b].dtype]}* __restrict__ {pointer(b)};" for b in sorted(out)]
+        for b in sorted(out):
+            alone = "" if b in self.shared else "__restrict__ "
+            lines.append(f"{STORAGE[self.buffers[b].dtype]}* {alone}{pointer(b)};")
         if sizes:
             lines.append(f"Index {', '.join(sizes)};")
         return lines, [*loads, *sorted(out)], sizes
@@ -91,14 +100,15 @@ def assemble(
     launch: str,
     extra: list[str],
     templates: set[str],
-    memory: str = "",
+    memory: Mapping[str, str] = MappingProxyType({}),
 ) -> Functor:
+    """``memory``: arguments whose bytes depend on sizes or on the build, and the body of a function that says them."""
     members, pointers, sizes = parts.members()
     buffers = parts.buffers
     lines = [f"// {c}" for c in comment]
     lines += [f"struct {name} {{", *indented(members), "", *indented(body), "};"]
     arguments = [f"uint64_t {pointer(b)}" for b in pointers] + [f"int64_t {s}" for s in sizes]
-    arguments += [{"parts": "uint64_t parts", "splits": "int splits", "packed": "uint64_t packed"}[e] for e in extra]
+    arguments += [f"{'int' if e == 'splits' else 'uint64_t'} {e}" for e in extra]
     arguments.append("uint64_t stream")
     fill = []
     for b in pointers:
@@ -112,20 +122,20 @@ def assemble(
         *indented(launch.splitlines()),
         "}",
     ]
-    if memory:
+    for asked, text in memory.items():
         nothing = ["nullptr"] * len(pointers) + [f"static_cast<Index>({s})" for s in sizes]
         lines += [
             "",
-            f"int64_t bytes_{name}({', '.join(f'int64_t {s}' for s in sizes)}) {{",
+            f"int64_t {asked}_{name}({', '.join(f'int64_t {s}' for s in sizes)}) {{",
             f"  const {name} stage{{{', '.join(nothing)}}};",
-            *indented(memory.splitlines()),
+            *indented(text.splitlines()),
             "}",
         ]
     functions, structs = parts.used()
     made = Functor(
         name, "\n".join(_wrapped(lines)), pointers, sizes, extra, f"run_{name}", functions, structs, templates
     )
-    made.asks = bool(memory)
+    made.asks = tuple(memory)
     return made
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -48,6 +48,7 @@ class Mode:
     arguments: list[Buffer]  # beside the primals that are tensors
     inference: Mode | None = None
     part: str = ""
+    same: dict[str, str] = field(default_factory=dict)  # new values of buffers that may lie where the old ones do
 
     @property
     def tangents(self) -> list[Buffer]:

@@ -57,6 +57,16 @@ class Pass:
         return any(isinstance(s, Call) for s in self.stages)
 
     @cached_property
+    def same(self) -> dict[str, str]:
+        """Buffers that are written where a given tensor lies, and which."""
+        return {b.name: target for target, b in self.updates if self.mode.same.get(b.name) == target}
+
+    @cached_property
+    def copied(self) -> list[tuple[str, Buffer]]:
+        """Updates that are copied in the end."""
+        return [(target, b) for target, b in self.updates if b.name not in self.same]
+
+    @cached_property
     def users(self) -> dict[str, int]:
         """The stages that use a buffer; copying updates comes after the last of them."""
         found: dict[str, int] = {}
@@ -64,7 +74,7 @@ class Pass:
             names = [*read(stage), *_results(stage)] if isinstance(stage, Call) else self.functor(stage).pointers
             for name in names:
                 found[name] = found.get(name, 0) | 1 << number
-        for _, b in self.updates:
+        for _, b in self.copied:
             found[b.name] |= 1 << len(self.stages)
         return found
 
@@ -81,6 +91,8 @@ class Pass:
                 continue
             for b in written(stage):
                 large = self.calls and 8 * self.mode.plan.program.hint(b.numel) > SMALL
+                if b.name in self.same:
+                    continue
                 if b.name not in self.given and (b.name in self.kept or b.name in seen or large):
                     found[b.name] = b
         return found
@@ -93,7 +105,7 @@ class Pass:
             if isinstance(stage, Call):
                 continue
             for b in written(stage):
-                if b.name not in self.given and b.name not in self.tensors:
+                if b.name not in self.given and b.name not in self.tensors and b.name not in self.same:
                     found[b.name] = times(b.numel, ITEMS.get(b.dtype, "1")), self.users[b.name]
             for name, count in self._extra(stage).items():
                 found[name] = count, 1 << number
@@ -108,9 +120,9 @@ class Pass:
             rows, fields = python(product(list(stage.shape))), PART_FIELDS * sum(len(p.reduces) for p in stage.passes)
             splits = f" * splits_{stage.name}" if "splits" in f.extra else ""
             found[f"parts_{stage.name}"] = f"({rows}) * {fields * PART_BYTES}{splits}"
-        if f.asks:
-            found[f"packed_{stage.name}"] = f"kernels.{self.label(stage)}_bytes({', '.join(f.sizes)})"
-        elif "packed" in f.extra:
+        for asked in f.asks:
+            found[f"{asked}_{stage.name}"] = f"kernels.{asked}_{self.label(stage)}({', '.join(f.sizes)})"
+        if "packed" in f.extra and not f.asks:
             assert isinstance(stage, Contraction) and isinstance(stage.tile, WindowTile)
             found[f"packed_{stage.name}"] = str(4 * window_words(stage, stage.tile))
         return found
@@ -121,11 +133,10 @@ class Pass:
         found = {}
         for s in self.stages:
             if isinstance(s, Row) and "splits" in self.functor(s).extra:
-                rows, length, times = python(product(list(s.shape))), python(s.passes[0].length), s.passes[0].repeats
-                text = f"_splits({rows}, {length}, {s.lanes})"
-                if times is not None:  # which are cut where the stretch is short
-                    most = f"max(1, ({length}) // {16 * s.lanes}) * ({python(times)})"
-                    text = f"max(1, min({most}, 262144 // max(({rows}) * {s.lanes}, 1), 1024))"
+                p = s.passes[0]
+                given = [product(list(s.shape)), p.length, *([] if p.repeats is None else [p.repeats])]
+                rows, *others = map(python, given)
+                text = f"_splits({rows}, {s.lanes}, {', '.join(others)})"
                 found[f"splits_{s.name}"] = text
         return found
 
@@ -213,19 +224,19 @@ class Pass:
         for bit, number in enumerate(self.segments[segment]):
             stage = self.stages[number]
             f = self.functor(stage)
-            arguments = [_own(b) if b in self.room else pointer(b) for b in f.pointers] + f.sizes
+            arguments = [_own(b) if b in self.room else pointer(self.same.get(b, b)) for b in f.pointers] + f.sizes
             for e in f.extra:
                 name = f"{e}_{stage.name}"
                 arguments.append(f"static_cast<int>({name})" if e == "splits" else name)
             lines.append(f"if (stages & {_bit(bit)}) run_{self.label(stage)}({', '.join([*arguments, 'stream'])});")
-        if self.updates and segment == len(self.segments) - 1:
+        if self.copied and segment == len(self.segments) - 1:
             each = ", ".join(
                 f"{{{_own(b.name) if b.name in self.room else pointer(b.name)}, {pointer(target)}, "
                 f"{b.numel.constant} * sizeof({STORAGE[b.dtype]})}}"
-                for target, b in self.updates
+                for target, b in self.copied
             )
             bit = len(self.segments[segment])
-            lines.append(f"const Copies<{len(self.updates)}> updates{{{{{each}}}}};")
+            lines.append(f"const Copies<{len(self.copied)}> updates{{{{{each}}}}};")
             lines.append(
                 f'if (stages & {_bit(bit)}) check(launch_copies(updates, reinterpret_cast<cudaStream_t>(stream)), '
                 '"updates");'
@@ -234,7 +245,7 @@ class Pass:
 
     @property
     def templates(self) -> set[str]:
-        return {"copies.cuh"} if self.updates else set()
+        return {"copies.cuh"} if self.copied else set()
 
     # -- Python: what depends on sizes alone
 
@@ -277,7 +288,7 @@ class Pass:
         return f"{text} if stages & {_set(made)} else None"
 
     def _all(self) -> int:
-        return (1 << len(self.stages) + bool(self.updates)) - 1
+        return (1 << len(self.stages) + bool(self.copied)) - 1
 
     def _wanted(self) -> str:
         """The set of stages to run, as Python."""
@@ -285,7 +296,7 @@ class Pass:
         for number, stage in enumerate(self.stages):
             guard = self.guards.get(stage.name, "True")
             terms[guard] = terms.get(guard, 0) | 1 << number
-        always = terms.pop("True", 0) | (1 << len(self.stages) if self.updates else 0)
+        always = terms.pop("True", 0) | (1 << len(self.stages) if self.copied else 0)
         parts = [f"({_set(which)} if {guard} else 0)" for guard, which in terms.items()]
         return " | ".join([*([_set(always)] if always or not parts else []), *parts])
 
@@ -346,7 +357,7 @@ class Pass:
 
     def _launch(self, segment: int) -> str:
         numbers = self.segments[segment]
-        whole = (1 << len(numbers) + bool(self.updates)) - 1
+        whole = (1 << len(numbers) + bool(self.copied)) - 1
         stages = _set(whole)
         if self.guards:
             stages = "stages" if len(self.segments) == 1 else f"stages >> {numbers[0]} & {_set(whole)}"
@@ -368,7 +379,7 @@ def _results(stage: Call) -> list[str]:
 
 def _own(name: str) -> str:
     """A piece of the pass's own memory as C++; the names of what launchers want beside buffers are plain."""
-    return name if name.startswith(("parts_", "packed_")) else pointer(name)
+    return name if name.startswith(("parts_", "packed_", "pieces_")) else pointer(name)
 
 
 def _bit(number: int) -> str:

@@ -10,9 +10,10 @@ from crucible.emit.functor import STREAM, Functor, Parts, assemble
 from crucible.emit.vectors import Body, Dealing, Loops
 from crucible.emit.writer import TYPES, Block, Writer, indented
 from crucible.plan import reducers
-from crucible.plan.index import Int, Var
+from crucible.plan.index import ONE, Int, Var
 from crucible.plan.kept import Keeping, keeping
-from crucible.plan.stages import Pass, Row
+from crucible.plan.program import Reduce
+from crucible.plan.stages import Pass, Row, Store
 from crucible.plan.value import Local, Value, walk
 from crucible.plan.vectors import Vectors, by_parts, joined, vectors
 
@@ -36,24 +37,26 @@ def row(stage: Row, parts: Parts, comment: Iterable[str]) -> Functor:
     return _split_row(stage, parts, head, comment) if stage.split else _whole_row(stage, parts, head, comment)
 
 
-def _accumulator(parts: Parts, w: Writer, name: str, stage: Row, number: int) -> list[str]:
-    """A struct of the reductions of one walk."""
-    reduces = stage.passes[number].reduces
-    structs = [reducers.TABLE[r.reducer].struct for r, _ in reduces]
+def accumulator(w: Writer, name: str, reduces: Iterable[Reduce]) -> list[str]:
+    """A struct of reductions that go on at once."""
+    reduces = list(reduces)
+    structs = [reducers.TABLE[r.reducer].struct for r in reduces]
     w.structs.update(structs)
     lines = [f"struct {name} {{"]
-    lines += [f"  {s} r{k};  // {r.node}" for k, ((r, _), s) in enumerate(zip(reduces, structs))]
+    lines += [f"  {s} r{k};  // {r.node}" for k, (r, s) in enumerate(zip(reduces, structs))]
     joins = " ".join(f"r{k}.join(b.r{k});" for k in range(len(structs)))
     lines += [f"  __device__ __forceinline__ void join(const {name}& b) {{ {joins} }}", "};"]
     return lines
 
 
-def _steps(w: Writer, p: Pass, acc: str, block: Block) -> None:
-    """The body of one walk: reductions take their elements in, then stores."""
-    for k, (_, values) in enumerate(p.reduces):
+def steps(
+    reduces: Iterable[tuple[Reduce, Sequence[Value]]], stores: Iterable[Store], w: Writer, acc: str, block: Block
+) -> None:
+    """What is done with an element: reductions take it in, then stores."""
+    for k, (_, values) in enumerate(reduces):
         args = [w.value(v, block) for v in values]
         block.lines.append(f"{acc}.r{k}.step({', '.join(args)});")
-    for s in p.stores:
+    for s in stores:
         w.store(s.buffer, s.index, s.value, block)
 
 
@@ -77,7 +80,12 @@ def _finals(w: Writer, stage: Row, block: Block, ready: int, lanes: int) -> None
         return
     inner = block if lanes == 1 else Block(block, mask=True)
     for s in stores:
-        w.store(s.buffer, s.index, s.value, inner)
+        if s.below is None:
+            w.store(s.buffer, s.index, s.value, inner)
+        else:
+            few = Block(inner, mask=True)
+            w.store(s.buffer, s.index, s.value, few)
+            inner.lines += [f"if (row < {s.below}) {{", *indented(few.lines), "}"]
     if inner is not block:
         block.lines.extend(["if (lanes.leads()) {", *indented(inner.lines), "}"])
 
@@ -123,7 +131,7 @@ def _walks(stage: Row, w: Writer, parts: Parts, count: int, kept: Keeping | None
     for number, p in enumerate(passes):
         acc = f"a{number}"
         if p.reduces:
-            structs += _accumulator(parts, w, f"Acc{number}", stage, number)
+            structs += accumulator(w, f"Acc{number}", (r for r, _ in p.reduces))
             top.lines.append(f"Acc{number} {acc};")
         v = several[number]
         keeps = kept if kept is not None and p.inner == kept.stage.passes[0].inner else None
@@ -166,7 +174,7 @@ def element_of(
     places = [f"kept[{where}]" if k == 0 else f"kept[{k} * ({p.inner.extent}) + {where}]" for k in range(len(names))]
     if number > 0:
         block.lines += [f"const accum {name} = {place};" for name, place in zip(names, places)]
-    _steps(w, p, acc, block)
+    steps(p.reduces, p.stores, w, acc, block)
     if number == 0 and kept is not None:
         texts = [w.value(v, block) for v in values]
         block.lines += [f"{place} = {text};" for place, text in zip(places, texts)]
@@ -321,10 +329,10 @@ def _split_row(stage: Row, parts: Parts, head: list[str], comment: Iterable[str]
     v = vectors(p) if p.several else None
     single = _Singles.of(p)
     single.expect(w) if v is None else expect(w, [v])
-    structs = _accumulator(parts, w, "Acc", stage, 0)
+    structs = accumulator(w, "Acc", (r for r, _ in p.reduces))
     parts.need(p.length)
-    repeats = p.repeats
-    times = None if repeats is None else ("first", "last")
+    repeats = p.repeats if p.repeats is not None else ONE
+    times = None if p.repeats is None else ("first", "last")
     body_of = partial(element_of, w, 0, "a", None)
     if v is not None:
         walked = _vector_loops(w, v, body_of, parts.once(stage.row.extent * p.inner.extent), "to", "from", times)
@@ -334,23 +342,18 @@ def _split_row(stage: Row, parts: Parts, head: list[str], comment: Iterable[str]
     f.expect(s.value for _, s in stage.finals)
     _results(f, stage, 0, "a", _locals_of(stage), f.top)
     _finals(f, stage, f.top, 1, 32)
-    given = "Index row, int64_t from, int64_t to, Acc& a"
-    if repeats is not None:
-        parts.need(repeats)
-        head = [*head, f"__host__ __device__ Index repeats() const {{ return {repeats}; }}"]
-        given = "Index row, Index first, Index last, int64_t from, int64_t to, Acc& a"
+    parts.need(repeats)
     body = [
-        *head, f"__host__ __device__ int64_t length() const {{ return {p.length}; }}", *structs,
+        *head, f"__host__ __device__ int64_t length() const {{ return {p.length}; }}",
+        f"__host__ __device__ Index repeats() const {{ return {repeats}; }}", *structs,
         "template <class L>",
-        f"__device__ __forceinline__ void walk(const L& lanes, {given}) const {{",
+        "__device__ __forceinline__ void walk(const L& lanes, Index row, Index first, Index last, int64_t from,",
+        "                                     int64_t to, Acc& a) const {",
         *indented(w.top.lines), *indented(walked), "}",
         "template <class L>",
         "__device__ __forceinline__ void finish(const L& lanes, Index row, const Acc& a) const {",
         *indented(f.top.lines), "}",
     ]  # fmt: skip
-    launcher, header = ("split", "row.cuh") if repeats is None else ("repeated", "row_repeats.cuh")
-    launch = (
-        f"check(launch_{launcher}_rows<{stage.lanes}>(stage, reinterpret_cast<void*>(parts), splits, {STREAM}), "
-        f'"{stage.name}");'
-    )
-    return assemble(parts, stage.name, comment, body, launch, ["parts", "splits"], {header, "reduce.cuh"})
+    given = f"stage, reinterpret_cast<void*>(parts), splits, {STREAM}"
+    launch = f'check(launch_split_rows<{stage.lanes}>({given}), "{stage.name}");'
+    return assemble(parts, stage.name, comment, body, launch, ["parts", "splits"], {"row.cuh", "reduce.cuh"})

@@ -35,6 +35,13 @@
 //   using Pooling = ..;                a reduction (reduce.cuh) over a window's elements
 //   __device__ accum pool_in(Index z, Index m, Index n, accum value) const;    an element of it
 //   __device__ void pool_out(Index z, Index m, Index n, const Pooling&) const; n: the window's place among all whole ones
+// A functor whose columns are no pixels may go on where finish ended, with what it returned and what its group has in common:
+//   struct Group;                      of numbers, computed from the moments of a group once; without statistics empty
+//   __device__ Group grouped(accum count, accum mean, accum m2) const;
+//   struct Tail;                       reductions along a row, of the elements in a tile; it may have none
+//   static constexpr bool reduces;     whether it has any
+//   __device__ void tail(Index z, Index m, Index n, accum finished, const Group&, Tail&) const;   for elements in range only
+//   __device__ void tail_out(Index z, Index m, Index tile_n, const Tail&) const;   once for each (z, m, tile of columns)
 //
 // Split s of `splits` sums a contiguous range of k (whole tiles); an empty range gives 0. Nothing depends on timing.
 // The engine (Simt, Mma) is a template argument. Each block computes one tile and, through the shared memory that the
@@ -42,6 +49,7 @@
 #pragma once
 
 #include "contract_simt.cuh"
+#include "lanes.cuh"
 #if CRUCIBLE_SCALAR != 1  // tensor cores sum in float
 #include "contract_mma.cuh"
 #endif
@@ -63,6 +71,23 @@ __device__ __forceinline__ TilePlace tile_place(unsigned block, unsigned tiles_m
   const unsigned height = tiles_m - first < BAND ? tiles_m - first : BAND;
   return {static_cast<Index>(z), static_cast<Index>(first + rest % height), static_cast<Index>(rest / height)};
 }
+
+// Whether a functor goes on after finish, and with what.
+template <class P, class = void>
+struct TailOf {
+  struct Row {};
+  struct Group {};
+  static __device__ __forceinline__ Group group(const P&, accum, accum, accum) { return {}; }
+  static constexpr bool there = false, reduces = false;
+};
+template <class P>
+struct TailOf<P, typename Named<typename P::Tail>::type> {
+  using Row = typename P::Tail;
+  using Group = typename P::Group;
+  static __device__ __forceinline__ Group group(const P& p, accum count, accum mean, accum m2) { return p.grouped(count, mean, m2); }
+  static constexpr bool there = true, reduces = P::reduces;
+  static_assert(!P::statistics || P::group > 0, "what follows needs moments of whole groups");
+};
 
 // Sums over LANES neighbouring lanes.
 template <int LANES, int N>
@@ -199,14 +224,17 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
           p.pool_out(z, m + r, columns.pooled(q), pool);
         }
   }
+  using Tail = TailOf<P>;
+  [[maybe_unused]] typename Tail::Row tails[ROWS];
   if constexpr (P::statistics) {
     // LANES lanes take TAKES columns each of one statistic.
     constexpr int LANES = P::group > 0 && P::group < 32 ? P::group : 32;
     constexpr int TAKES = P::group == 0 ? EACH : P::group < 32 ? 1 : P::group / 32;
     constexpr int WIDTH = P::group == 0 ? 1 : P::group;
+    constexpr bool ALL_KNOW = LANES < 32 || Tail::there;  // all lanes of a group get its moments
     static_assert(EACH % TAKES == 0, "a group of columns lies within a tile");
 #pragma unroll
-    for (int first = 0; LANES < 32 && first < EACH; first += TAKES) {
+    for (int first = 0; ALL_KNOW && first < EACH; first += TAKES) {
       const accum size = static_cast<accum>(P::group > 0 ? P::group : columns.count);
       accum near[ROWS], both[2 * ROWS];  // means; deviations from them and their squares
 #pragma unroll
@@ -234,11 +262,17 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
         const accum off = both[2 * r] / size, squares = both[2 * r + 1] - size * off * off;
         if (m + r < limit && lane % LANES == 0 && (P::group == 0 || columns.valid(0, first)))
           p.sink(z, m + r, P::group > 0 ? columns.column(0, first) / WIDTH : columns.tile, size, near[r] + off, squares);
+        if constexpr (Tail::there) {
+          const auto group = Tail::group(p, size, near[r] + off, squares);
+#pragma unroll
+          for (int j = first; j < first + TAKES; ++j)
+            if (m + r < limit && columns.valid(r, j)) p.tail(z, m + r, columns.column(r, j), kept[r][j], group, tails[r]);
+        }
       }
     }
     // The whole warp takes each of them, all rows in one go, with deviations from what is near the mean.
 #pragma unroll
-    for (int first = 0; LANES == 32 && first < EACH; first += TAKES) {
+    for (int first = 0; !ALL_KNOW && first < EACH; first += TAKES) {
       constexpr int EVERY = 32 / ROWS;
       accum both[2 * ROWS], middle = 0;  // of row lane / EVERY, as is the size
       accum size = static_cast<accum>(P::group > 0 ? P::group : columns.count);
@@ -269,6 +303,19 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
       const accum off = mine * part, squares = other - mine * off;
       if (lane % EVERY == 0 && m + lane / EVERY < limit && (P::group == 0 || columns.valid(0, first)))
         p.sink(z, m + lane / EVERY, P::group > 0 ? columns.column(0, first) / WIDTH : columns.tile, size, middle + off, squares < 0 ? accum(0) : squares);
+    }
+  } else if constexpr (Tail::there) {
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r)
+#pragma unroll
+      for (int j = 0; j < EACH; ++j)
+        if (m + r < limit && columns.valid(r, j)) p.tail(z, m + r, columns.column(r, j), kept[r][j], {}, tails[r]);
+  }
+  if constexpr (Tail::reduces) {
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+      const auto row = fold_lanes<32>(tails[r]);
+      if (lane == 0 && m + r < limit) p.tail_out(z, m + r, columns.tile, row);
     }
   }
 }
@@ -360,7 +407,7 @@ cudaError_t allow_shared(Kernel* kernel, int bytes) {
   return error;
 }
 
-// Launches nothing where D is empty. cudaErrorInvalidValue: too many tiles, or statistics of split (partial) sums.
+// Launches nothing where D is empty. cudaErrorInvalidValue: too many tiles, or statistics or a tail of split (partial) sums.
 template <class Config, class P>
 cudaError_t launch_contract(const P& p, int splits, cudaStream_t stream) {
   const int64_t tiles_m = (static_cast<int64_t>(p.rows()) + Config::BM - 1) / Config::BM;
@@ -368,7 +415,7 @@ cudaError_t launch_contract(const P& p, int splits, cudaStream_t stream) {
   const int64_t batches = p.batches(), most = 0x7fffffff;
   if (batches == 0 || tiles_m == 0 || tiles_n == 0) return cudaSuccess;
   if (tiles_m > most / tiles_n || batches > most / (tiles_m * tiles_n)) return cudaErrorInvalidValue;
-  if (splits < 1 || splits > 65535 || (P::statistics && splits > 1)) return cudaErrorInvalidValue;
+  if (splits < 1 || splits > 65535 || ((P::statistics || TailOf<P>::there) && splits > 1)) return cudaErrorInvalidValue;
   const cudaError_t refused = allow_shared(contract_kernel<Config, P>, Config::shared_bytes);
   if (refused != cudaSuccess) return refused;
   const dim3 grid(static_cast<unsigned>(batches * tiles_m * tiles_n), static_cast<unsigned>(splits));

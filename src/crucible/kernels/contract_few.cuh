@@ -387,7 +387,7 @@ __global__ void __launch_bounds__(FEW_THREADS, few_resident(LINES))
     few_across<Side, LINES>(p, z, first, block, begin, length, few, to);
 }
 
-// A thread for each element; where there are statistics, a warp for each row and tile of BN columns. `planned`: splits that
+// A thread for each element; where there are statistics or a tail, a warp for each row and tile of BN columns. `planned`: splits that
 // the rest of the plan expects; all but one are zero.
 enum : int { FEW_FINISH_THREADS = 64 };
 template <int BN, class P>
@@ -395,7 +395,7 @@ __global__ void __launch_bounds__(FEW_FINISH_THREADS)
     contract_few_finish_kernel(const __grid_constant__ P p, const accum* parts, int splits, int planned) {
   follow();
   const int64_t rows = static_cast<int64_t>(p.batches()) * p.rows(), each = rows * p.cols();
-  if constexpr (P::statistics) {  // and so nothing is planned
+  if constexpr (P::statistics || TailOf<P>::there) {  // and so nothing is planned
     const int64_t tiles = (static_cast<int64_t>(p.cols()) + BN - 1) / BN;
     const int64_t at = static_cast<int64_t>(blockIdx.x) * (FEW_FINISH_THREADS / 32) + threadIdx.x / 32, row = at / tiles;
     if (row >= rows) return;
@@ -484,9 +484,10 @@ cudaError_t launch_contract_few(const P& p, int planned, void* workspace, cudaSt
   using Side = Side_<P>;
   const FewShape s = few_shape<Side_>(p);
   accum* const parts = static_cast<accum*>(workspace);
-  if (P::statistics && planned > 1) return cudaErrorInvalidValue;
+  constexpr bool tiled = P::statistics || TailOf<P>::there;
+  if (tiled && planned > 1) return cudaErrorInvalidValue;
   const int64_t tiles = (static_cast<int64_t>(p.cols()) + BN - 1) / BN, rows = static_cast<int64_t>(p.batches()) * p.rows();
-  const int64_t threads = P::statistics ? rows * tiles * 32 : rows * p.cols();
+  const int64_t threads = tiled ? rows * tiles * 32 : rows * p.cols();
   const int64_t blocks = (threads + FEW_FINISH_THREADS - 1) / FEW_FINISH_THREADS;
   if (blocks > 0x7fffffff) return cudaErrorInvalidValue;
   cudaError_t error = cudaSuccess;

@@ -26,7 +26,7 @@
 // operand half as often. Operations: 2 * M * N * K, three times that in grade Fp32.
 #pragma once
 
-#include "contract_roll.cuh"
+#include "contract_shares.cuh"
 
 #if CRUCIBLE_HOPPER && CRUCIBLE_SCALAR != 1  // tensor cores sum in float
 namespace crucible {
@@ -233,16 +233,29 @@ __device__ __forceinline__ void produce(const Packing& all, const WgmmaShared<W>
   }
 }
 
+// Whether lanes take whole groups of columns, in eight rows of a tile at once: then there are four of them at least.
+template <class W, class P>
+constexpr bool groups_fit = P::statistics && P::group >= 4 && P::group <= W::BN / 4 && W::BN <= 32 * P::group;
+
+// What a tail wants to know of a lane's groups: each takes every 32nd.
+template <class W, class P>
+struct TileGroups {
+  static constexpr int GROUPS = W::BN / P::group, TURNS = GROUPS / 4, ROWS = 32 / GROUPS;  // rows of a turn
+  typename TailOf<P>::Group of[TURNS];
+};
+
 // Statistics of groups in eight rows of finished values: a lane takes whole groups, one after another, so that lanes need
 // not talk to each other (finish_row's shuffles cost a seventh of the whole time). 16-byte loads in an order in which
 // neighbouring groups hit distinct banks.
 template <class W, class P>
-__device__ __forceinline__ void sink_groups(const P& p, Index z, Index first, int rows, Index n0, const float* out) {
-  constexpr int GROUPS = W::BN / P::group, QUADS = P::group / 4, NEAR = 32 / P::group > 0 ? 32 / P::group : 1;
+__device__ __forceinline__ TileGroups<W, P> sink_groups(const P& p, Index z, Index first, int rows, Index n0, const float* out) {
+  using Groups = TileGroups<W, P>;
+  constexpr int GROUPS = Groups::GROUPS, QUADS = P::group / 4, NEAR = 32 / P::group > 0 ? 32 / P::group : 1;
   const int lane = static_cast<int>(threadIdx.x) % 32;
+  Groups found;
 #pragma unroll
-  for (int pair = lane; pair < 8 * GROUPS; pair += 32) {
-    const int r = pair / GROUPS, g = pair % GROUPS;
+  for (int turn = 0; turn < Groups::TURNS; ++turn) {
+    const int pair = turn * 32 + lane, r = pair / GROUPS, g = pair % GROUPS;
     const float* from = out + r * W::row_stride + g * P::group;
     float4 v[QUADS];
     float sum = 0;
@@ -263,9 +276,55 @@ __device__ __forceinline__ void sink_groups(const P& p, Index z, Index first, in
       }
     }
     off /= P::group;
-    if (r < rows && n0 + g * P::group < p.cols())
-      p.sink(z, first + r, n0 / P::group + g, P::group, near + off, squares - P::group * off * off);
+    const float mean = near + off, m2 = squares - P::group * off * off;
+    found.of[turn] = TailOf<P>::group(p, P::group, mean, m2);
+    if (r < rows && n0 + g * P::group < p.cols()) p.sink(z, first + r, n0 / P::group + g, P::group, mean, m2);
   }
+  return found;
+}
+
+// Eight rows of a tile, column by column, so that what is read for a column is read once: a lane takes every 32nd.
+// WHOLE: all are there, and nothing is asked.
+template <bool WHOLE, class W, class P, class C>
+__device__ __forceinline__ void finish_rows(const P& p, Index z, Index first, int rows, const C& columns, float* out) {
+#pragma unroll (WHOLE ? 4 : 1)
+  for (int j = 0; j < W::BN / 32; ++j)
+#pragma unroll
+    for (int r = 0; r < 8; ++r) {
+      float& at = out[r * W::row_stride + columns.from(j)];
+      if (WHOLE || (r < rows && columns.valid(0, j))) at = p.finish(z, first + r, columns.column(0, j), 0, at, true);
+    }
+}
+
+// What follows the statistics, in the same order. Lanes ask who knows of a group.
+template <bool WHOLE, class W, class P, class C>
+__device__ __forceinline__ void tail_rows(const P& p, Index z, Index first, int rows, const C& columns,
+                                          const TileGroups<W, P>& found, const float* out) {
+  using Groups = TileGroups<W, P>;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  typename P::Tail tails[8];
+#pragma unroll (WHOLE ? 4 : 1)
+  for (int j = 0; j < W::BN / 32; ++j)
+#pragma unroll
+    for (int r = 0; r < 8; ++r) {
+      const int turn = r / Groups::ROWS, from = r % Groups::ROWS * Groups::GROUPS + columns.from(j) / P::group;
+      const auto own = shuffled(found.of[turn], [from](uint32_t word) { return __shfl_sync(0xffffffffu, word, from); });
+      if (WHOLE || (r < rows && columns.valid(0, j)))
+        p.tail(z, first + r, columns.column(0, j), out[r * W::row_stride + columns.from(j)], own, tails[r]);
+    }
+  if constexpr (P::reduces) {
+    const auto row = scattered_join(tails);
+    if (lane % 4 == 0 && lane / 4 < rows) p.tail_out(z, first + lane / 4, columns.tile, row);
+  }
+}
+
+// Eight rows of sums that lie in shared memory, by a warp.
+template <bool WHOLE, class W, class P, class C>
+__device__ __forceinline__ void hand_groups(const P& p, const TilePlace& tile, Index first, int rows, const C& columns, float* out) {
+  finish_rows<WHOLE, W>(p, tile.z, first, rows, columns, out);
+  __syncwarp();
+  const auto found = sink_groups<W>(p, tile.z, first, rows, tile.n * W::BN, out);
+  if constexpr (TailOf<P>::there) tail_rows<WHOLE, W>(p, tile.z, first, rows, columns, found, out);
 }
 
 // Sums leave the registers, eight rows of a warp at a time, and go through the functor.
@@ -302,18 +361,12 @@ __device__ __forceinline__ void hand_out(const P& p, const Packing& all, const T
       *reinterpret_cast<float2*>(out + lane / 4 * W::row_stride + j * 8 + lane % 4 * 2) = two;
     }
     __syncwarp();
-    if constexpr (P::statistics && P::group >= 4 && P::group <= W::BN / 4) {
-#pragma unroll 4
-      for (int r = 0; r < 8; ++r) {
-        float* const at = out + r * W::row_stride + lane;
-#pragma unroll
-        for (int j = 0; j < W::BN / 32; ++j)
-          if (h * 8 + r < left && place.valid(0, j))
-            at[j * 32] = p.finish(tile.z, first + h * 8 + r, place.column(0, j), 0, at[j * 32], true);
-      }
-      __syncwarp();
-      sink_groups<W>(p, tile.z, first + h * 8, left - h * 8 < 8 ? static_cast<int>(left) - h * 8 : 8,
-                     tile.n * W::BN, out);
+    if constexpr (groups_fit<W, P>) {
+      const int there = left - h * 8 < 8 ? static_cast<int>(left) - h * 8 : 8;
+      if (there == 8 && place.count == W::BN)
+        hand_groups<true, W>(p, tile, first + h * 8, there, place, out);
+      else
+        hand_groups<false, W>(p, tile, first + h * 8, there, place, out);
     } else {
 #pragma unroll 1
       for (int r = 0; r < 8; ++r)
@@ -426,108 +479,6 @@ __global__ void __launch_bounds__(Config::threads, Config::blocks_per_sm)
 }
 
 #ifndef __CUDACC_RTC__
-constexpr int64_t whole(int64_t n, int64_t of) { return (n + of - 1) / of; }
-
-// How many blocks form a team, for which B is packed piece by piece: 0 where that would be slower. A team of fewer than
-// eight has too few warps for it. With more tiles of rows, of which one round alone waits for packing, what packing the
-// whole beforehand costs is less than the tenth that the product loses (on an H200 with 1024 rows 0.68 instead of 0.71 ms,
-// with 1536 rows 0.31 instead of 0.30), and so it is where whole teams need more rounds than pairs of blocks.
-template <class W>
-int rolling_height(int64_t tiles_m, int64_t tiles_n, int64_t batches, int64_t depth) {
-  const int64_t height = whole(tiles_m, 2) * 2, rounds = whole(tiles_m * tiles_n * batches, HOPPER_PROCESSORS / 2 * 2);
-  const bool slow = W::grade != Grade::Fp32 || height < 8 || height > 10 || depth == 0 || tiles_n * batches > (1 << 30) / depth;
-  return slow || whole(tiles_n * batches, HOPPER_PROCESSORS / height) > rounds ? 0 : static_cast<int>(height);
-}
-
-// The packed operands' places in the workspace (1024-byte aligned), and how many bytes it must have.
-template <class W, class P>
-Packing wgmma_packing(const P& p, void* workspace, int64_t* bytes, int height = -1) {
-  Packing all{};
-  all.batches = static_cast<int>(p.batches());
-  all.tiles_m = static_cast<int>(whole(p.rows(), W::BM));
-  all.tiles_n = static_cast<int>(whole(p.cols(), W::BN));
-  all.depth = whole(p.depth(), W::BK);
-  all.warps = 1;
-  while (all.warps < PACK_THREADS / 32 && all.warps * PACK_KEPT < all.depth) all.warps *= 2;
-  const int64_t chunks = all.depth == 0 ? 1 : whole(all.depth, PACK_CHUNK);
-  int64_t used = 0;
-  const auto take = [&](int64_t size) {
-    unsigned char* at = static_cast<unsigned char*>(workspace) + used;
-    used += whole(size, 1024) * 1024;
-    return at;
-  };
-  const auto place = [&](PackedOperand& o, int64_t tiles, int lines, bool along) {
-    o.lines = tiles * lines;
-    o.early = tiles;
-    o.each = along ? lines : static_cast<int>(lines / 32 * chunks);
-    o.blocks = along ? lines / (PACK_THREADS / 32 / all.warps) : o.each;
-    o.pieces = take(o.lines * all.depth * W::PLANES * 128);
-    o.scales = reinterpret_cast<LineScale*>(take(o.lines * sizeof(LineScale)));
-    o.weights = reinterpret_cast<unsigned*>(take(o.lines * 4));
-    o.peaks = reinterpret_cast<unsigned*>(take(along ? 0 : chunks * o.lines * 4));
-  };
-  const auto roll = [&](PackedOperand& o, int64_t tiles, int lines) {
-    o.lines = tiles * lines;
-    o.each = lines / ROLL_LINES;
-    o.pieces = take(all.teams(MOST_PROCESSORS) * ROLL_SLOTS * W::PLANES * 128 * lines);
-    o.scales = reinterpret_cast<LineScale*>(take(o.lines * sizeof(LineScale)));
-    o.weights = reinterpret_cast<unsigned*>(take(o.lines * 4));
-    o.multipliers = reinterpret_cast<float*>(take(o.lines * 4));
-  };
-  const int64_t a_tiles = static_cast<int64_t>(all.batches) * all.tiles_m;
-  const int64_t b_tiles = static_cast<int64_t>(all.batches) * all.tiles_n;
-  all.height = height < 0 ? rolling_height<W>(all.tiles_m, all.tiles_n, all.batches, all.depth) : height;
-  const int64_t slots = all.height > 0 ? all.teams(MOST_PROCESSORS) * ROLL_SLOTS : 0;
-  all.counters = 2 + a_tiles + (all.height > 0 ? slots + all.teams(MOST_PROCESSORS) * all.height : b_tiles);
-  all.again = reinterpret_cast<int*>(take(all.counters * 4));
-  all.next = reinterpret_cast<unsigned*>(all.again) + 1;
-  all.a.ready = all.next + 1;
-  all.b.ready = all.a.ready + a_tiles;
-  all.b.free = all.b.ready + slots;
-  place(all.a, a_tiles, W::BM, P::a_along_k);
-  if (all.height > 0)
-    roll(all.b, b_tiles, W::BN);
-  else
-    place(all.b, b_tiles, W::BN, P::b_along_k);
-  if (bytes != nullptr) *bytes = used;
-  return all;
-}
-
-// Tiles of A and B that the first `pairs` clusters' tiles need.
-inline void tiles_needed(const Packing& all, int64_t pairs, int64_t* a, int64_t* b) {
-  const int64_t of_batch = static_cast<int64_t>(all.pairs_m) * all.pairs_n, z = (pairs - 1) / of_batch, within = (pairs - 1) % of_batch;
-  const int64_t band = within / (TILE_BAND * static_cast<int64_t>(all.pairs_n)), column = within / smaller(TILE_BAND, all.pairs_m);
-  const int64_t rows = (band + 1) * TILE_BAND * all.high, columns = band > 0 ? all.tiles_n : (column + 1) * all.wide;
-  *a = z * all.tiles_m + (rows < all.tiles_m ? rows : all.tiles_m);
-  *b = z * all.tiles_n + (columns < all.tiles_n ? columns : all.tiles_n);
-}
-
-// Who packs what: before the product what the first tiles of all processors need, and so much more that the idle warps,
-// which pack `pace` lines on a processor while it computes a tile, have the rest in time.
-template <class W>
-void share_packing(Packing& all, int processors, int clusters, int pace) {
-  const bool rows = all.height > 0 || all.tiles_m % 2 == 0 || (all.tiles_n % 2 != 0 && all.tiles_m >= all.tiles_n);
-  all.cluster = clusters ? 2 : 1;
-  all.high = rows ? all.cluster : 1;
-  all.wide = rows ? 1 : all.cluster;
-  all.pairs_m = static_cast<int>(whole(all.tiles_m, all.high));
-  all.pairs_n = static_cast<int>(whole(all.tiles_n, all.wide));
-  const int64_t pairs = all.pairs(), at_once = processors / all.cluster, a_all = all.a.early, b_all = all.b.early;
-  if (pairs <= at_once || pace == 0 || all.depth == 0 || all.height > 0) return;  // without pieces consumers wait for nobody
-  const int64_t in_time = whole(pairs - at_once, at_once) * processors * pace;
-  int64_t low = at_once, high = pairs;
-  while (low < high) {
-    const int64_t middle = low + (high - low) / 2;
-    tiles_needed(all, middle, &all.a.early, &all.b.early);
-    const int64_t late = (a_all - all.a.early) * W::BM + (b_all - all.b.early) * W::BN;
-    if (late <= in_time)
-      high = middle;
-    else
-      low = middle + 1;
-  }
-  tiles_needed(all, low, &all.a.early, &all.b.early);
-}
-
 template <class W, class P>
 cudaError_t launch_wgmma_pack(const P& p, const Packing& all, cudaStream_t stream) {
   const int64_t most = 0x7fffffff, chunks = all.depth == 0 ? 1 : whole(all.depth, PACK_CHUNK);
@@ -565,7 +516,7 @@ cudaError_t launch_wgmma_again(const P& p, const Packing& all, cudaStream_t stre
 
 // Launches nothing where D is empty. cudaErrorInvalidValue: too many tiles.
 template <class W, class P>
-cudaError_t launch_contract_wgmma(const P& p, void* workspace, cudaStream_t stream) {
+cudaError_t launch_contract_wgmma(const P& p, void* workspace, void* pieces, cudaStream_t stream) {
   static_assert(!P::boxed, "columns are columns");
   if (p.batches() == 0 || p.rows() == 0 || p.cols() == 0) return cudaSuccess;
   const int64_t tiles_m = whole(p.rows(), W::BM), tiles_n = whole(p.cols(), W::BN), most = 0x7fffffff;
@@ -576,7 +527,7 @@ cudaError_t launch_contract_wgmma(const P& p, void* workspace, cudaStream_t stre
   if (error == cudaSuccess) error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
   if (error != cudaSuccess) return error;
   if (clusters == 0) return launch_contract<typename W::Other>(p, 1, stream);  // simulated, a product of small tiles is faster
-  Packing all = wgmma_packing<W>(p, workspace, nullptr);
+  Packing all = wgmma_packing<W>(p, workspace, pieces, nullptr);
   share_packing<W>(all, processors, clusters, W::PACE);
   if (all.height > processors) return launch_contract<typename W::Other>(p, 1, stream);  // a small part of a chip
   error = launch_wgmma_pack<W>(p, all, stream);

@@ -82,6 +82,7 @@ __device__ __forceinline__ accum larger(accum best, accum x) {
   return x > best || x != x ? x : best;
 #endif
 }
+
 __device__ __forceinline__ accum smaller(accum best, accum x) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800 && CRUCIBLE_SCALAR != 1
   asm("min.NaN.f32 %0, %1, %2;" : "=f"(best) : "f"(best), "f"(x));

@@ -15,8 +15,9 @@
 //   void walk(const L&, Index row, Index part, int64_t from, int64_t to, const Found&) const;
 // and takes two launches: the rows, then pieces of SLICE_VECTORS vectors a thread of each of a row's parts.
 //
-// A split functor, for few long rows, has instead
-//   struct Acc;  void walk(const L&, Index row, int64_t from, int64_t to, Acc&) const;  int64_t length() const;
+// A split functor, for few long rows, which may be the same stretch of places several times (a channel of every sample), has
+//   struct Acc;  int64_t length() const;  Index repeats() const;   of the stretch, and how many times
+//   void walk(const L&, Index row, Index first, Index last, int64_t from, int64_t to, Acc&) const;   some of both
 //   void finish(const L&, Index row, const Acc&) const;
 // and takes two launches: every part of every row, then the rows. Nothing depends on timing.
 //   CRUCIBLE_SLICE_VECTORS   how many vectors a thread of a sliced walk has, all asked for before the first is used
@@ -24,7 +25,7 @@
 //                            in the cache
 #pragma once
 
-#include "common.cuh"
+#include "lanes.cuh"
 #include "vectors.cuh"
 
 #ifndef CRUCIBLE_SLICE_VECTORS
@@ -37,28 +38,6 @@
 namespace crucible {
 
 constexpr int ROW_THREADS = 256, SLICE_VECTORS = CRUCIBLE_SLICE_VECTORS, GRID_MOST = 65535;
-
-// What another lane has: the one `by` further on, or, where LANE, that lane.
-template <bool LANE = false, class Acc>
-__device__ __forceinline__ Acc from_lane(const Acc& a, int by) {
-  static_assert(sizeof(Acc) % 4 == 0, "partial results are whole words");
-  uint32_t words[sizeof(Acc) / 4];
-  memcpy(words, &a, sizeof(Acc));
-#pragma unroll
-  for (int i = 0; i < static_cast<int>(sizeof(Acc) / 4); ++i)
-    words[i] = LANE ? __shfl_sync(0xffffffffu, words[i], by) : __shfl_down_sync(0xffffffffu, words[i], by);
-  Acc b;
-  memcpy(&b, words, sizeof(Acc));
-  return b;
-}
-
-// The first COUNT lanes' results, joined, to all lanes. What the others join on the way nobody wants.
-template <int COUNT, class Acc>
-__device__ __forceinline__ Acc join_lanes(Acc a) {
-#pragma unroll
-  for (int by = COUNT / 2; by > 0; by /= 2) a.join(from_lane(a, by));
-  return from_lane<true>(a, 0);
-}
 
 // What an earlier kernel left, whole.
 template <class T>
@@ -150,15 +129,28 @@ __global__ void __launch_bounds__(ROW_THREADS) row_slices_kernel(const R r, cons
   r.walk(Lanes<ROW_THREADS>(), row, place % r.repeats(), from, to, read_words(found + row));
 }
 
+// How a long row is cut: its stretch into so many, and, where that is short, the times into so many.
+struct RowCuts {
+  int along, across;
+};
 template <int N, class R>
-__global__ void __launch_bounds__(ROW_THREADS) row_parts_kernel(const R r, typename R::Acc* parts, int splits) {
+__host__ __device__ inline RowCuts row_cuts(const R& r, int splits) {
+  const int64_t most = r.length() / (16 * N), repeats = r.repeats();
+  const int along = most < 1 ? 1 : most < splits ? static_cast<int>(most) : splits, across = splits / along;
+  return {along, repeats < 1 ? 1 : repeats < across ? static_cast<int>(repeats) : across};
+}
+
+template <int N, class R>
+__global__ void __launch_bounds__(ROW_THREADS) row_parts_kernel(const R r, typename R::Acc* parts, RowCuts cuts) {
   follow();
-  const int64_t row = row_of_thread<N>(), length = r.length(), each = row_share(length, splits);
+  const int64_t row = row_of_thread<N>(), length = r.length(), each = row_share(length, cuts.along);
   if (row >= r.rows()) return;
-  const int64_t from = each * blockIdx.y, to = from + each < length ? from + each : length;
+  const int64_t from = each * (blockIdx.y % cuts.along), to = from + each < length ? from + each : length;
+  const Index repeats = r.repeats(), times = (repeats + cuts.across - 1) / cuts.across;
+  const Index first = times * static_cast<Index>(blockIdx.y / cuts.along), left = repeats - first;
   typename R::Acc a;
   const Lanes<N> lanes;
-  r.walk(lanes, static_cast<Index>(row), from, to, a);
+  if (left > 0) r.walk(lanes, static_cast<Index>(row), first, left < times ? repeats : first + times, from, to, a);
   lanes.join(a);
   if (lanes.leads()) parts[static_cast<int64_t>(blockIdx.y) * r.rows() + row] = a;
 }
@@ -217,10 +209,12 @@ cudaError_t launch_split_rows(const R& r, void* parts, int splits, cudaStream_t 
   const int64_t rows = r.rows();
   if (rows <= 0) return cudaSuccess;
   auto* const acc = static_cast<typename R::Acc*>(parts);
-  const cudaError_t error = cudaLaunchKernelEx(After(dim3(row_blocks(rows, N), splits), ROW_THREADS, 0, stream),
-                                               row_parts_kernel<N, R>, r, acc, splits);
+  const RowCuts cuts = row_cuts<N>(r, splits);
+  const int count = cuts.along * cuts.across;
+  const cudaError_t error = cudaLaunchKernelEx(After(dim3(row_blocks(rows, N), count), ROW_THREADS, 0, stream),
+                                               row_parts_kernel<N, R>, r, acc, cuts);
   if (error != cudaSuccess) return error;
-  return cudaLaunchKernelEx(After(row_blocks(rows, 32), ROW_THREADS, 0, stream), row_whole_kernel<R>, r, acc, splits);
+  return cudaLaunchKernelEx(After(row_blocks(rows, 32), ROW_THREADS, 0, stream), row_whole_kernel<R>, r, acc, count);
 }
 
 }  // namespace crucible

@@ -145,8 +145,10 @@ class _Counter:
             for p in self.stage.passes:
                 each = self.times([self.stage.row, p.inner])
                 total += sum(REDUCER_COST.get(r.reducer, 1) for r, _ in p.reduces) * each
-        elif isinstance(self.stage, Contraction) and self.stage.statistics is not None:
-            total += REDUCER_COST["moments"] * self.times(self.whole)
+        elif isinstance(self.stage, Contraction):
+            partials = [] if self.stage.tail is None else self.stage.tail.partials
+            taken = [p.reduce.reducer for p in partials] + ["moments"] * (self.stage.statistics is not None)
+            total += sum(REDUCER_COST.get(r, 1) for r in taken) * self.times(self.whole)
         return total
 
 

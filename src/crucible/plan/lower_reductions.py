@@ -130,7 +130,12 @@ def _extreme(low: Lowering, node: Any, which: str, dim: Any, keepdim: bool) -> l
 @lowers(aten.max.dim, aten.min.dim)
 def _max_dim(low: Lowering, node: Any) -> Any:
     which = "max" if "max" in str(node.target) else "min"
-    return tuple(_extreme(low, node, which, node.args[1], bool(argument(node, 2, "keepdim", False))))
+    x, keepdim = low.tensor(node.args[0]), bool(argument(node, 2, "keepdim", False))
+    if x.kind != "f" or not x.shape or any(u.args[1] == 1 for u in node.users):
+        return tuple(_extreme(low, node, which, node.args[1], keepdim))
+    axes = _dims(node.args[1], len(x.shape))  # nobody asks where it was
+    (best,) = low.add_reduce(node, x, axes, which, lambda i: (x.at(i),), ["f"], [x])
+    return best if keepdim else low.squeezed(best, axes), None
 
 
 @lowers(aten.argmax.default, aten.argmin.default)

@@ -44,6 +44,7 @@ class Placing:
         self.reasons: list[tuple[str, str]] = []
         self.counter = 0
         self.floor = 0  # stages before this one are closed: they belong to the forward pass
+        self.ahead: list[Seen] = []  # operations of the same pass that are yet to be placed
 
     def _look(self, operation: Operation) -> Seen:
         values: tuple[Value, ...] = ()

@@ -208,7 +208,7 @@ class Contractions(Rows):
         parts = tile if c.phases is None else self._fresh("part", tiles * phases)
         part = number * tiles + of_var(tile)
         place = flat(ordered(c.place[0] if len(c.batch) == 2 else ZERO, c.place[1], part), shape)
-        stage.statistics = Statistics(r, value, count, mean, m2, place, tile)
+        stage.statistics = Statistics(r, value, {"count": count, "mean": mean, "m2": m2}, place, tile)
         stage.nodes.append(r.node)
         for b in (count, mean, m2):
             self.made_by[b.name] = at
@@ -245,10 +245,12 @@ class Contractions(Rows):
         # The outer index, with the last part of the place replaced by the group's number.
         at_place: dict[Atom, Int] = dict(zip(index, (*c.place[:-1], of_var(block) * group)))
         outer = [full[d].substitute(at_place) for d in r.kept]
-        stage.statistics = Statistics(r, value, count, mean, m2, flat(outer, shape), block, group)
+        parts = {"mean": mean, "m2": m2, "count": count}
+        own = tuple(full[d].substitute(dict(zip(index, c.place))) for d in r.kept)
+        stage.statistics = Statistics(r, value, parts, flat(outer, shape), block, group, own)
         stage.nodes.append(r.node)
         self.made_by[r.name] = at
-        for part, b in enumerate((mean, m2, count)):
+        for part, b in enumerate(parts.values()):
             self.made_by[b.name] = at
             self.homes[f"{r.name}/{part}"] = b
         return True

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from crucible.plan.index import of_var
+from crucible.plan.index import Atom, Int, of_var
+from crucible.plan.kept import renamed
 from crucible.plan.placing import HOMES, Seen
-from crucible.plan.placing_contractions import Contractions
+from crucible.plan.placing_tails import Tails
 from crucible.plan.program import Buffer, Contract, Extern, Keep, Operation, Program, Reduce, flat, unflat
-from crucible.plan.stages import Call, Contraction, Map, Row, Stage, Store, read, written
+from crucible.plan.stages import Call, Contraction, Map, Row, Stage, Store, Tail, read, written
 from crucible.plan.value import Local, Result, Value, replace
 from crucible.plan.vectors import choose
 from crucible.plan.walks import arrange
@@ -42,7 +43,7 @@ class Plan:
         return self.stages[self.forward :]
 
 
-class Scheduler(Contractions):
+class Scheduler(Tails):
     """Takes the operations in order."""
 
     def run(self) -> Plan:
@@ -51,13 +52,9 @@ class Scheduler(Contractions):
         grads = {b.name for b in self.program.gradients if isinstance(b, Buffer)}
         forward = _needed(seen, roots)
         everything = _needed(seen, roots | grads)
-        for s in seen:
-            if id(s) in forward:
-                self._place(s)
+        self._place_all([s for s in seen if id(s) in forward])
         boundary = self.floor = len(self.stages)
-        for s in seen:
-            if id(s) in everything and id(s) not in forward:
-                self._place(s)
+        self._place_all([s for s in seen if id(s) in everything and id(s) not in forward])
         for stage in self.stages:
             if isinstance(stage, Row):
                 arrange(stage, self.program)
@@ -67,6 +64,11 @@ class Scheduler(Contractions):
             if isinstance(stage, (Map, Row)):
                 choose(stage, self.program)
         return plan
+
+    def _place_all(self, operations: list[Seen]) -> None:
+        for number, seen in enumerate(operations):
+            self.ahead = operations[number + 1 :]
+            self._place(seen)
 
     def _place(self, seen: Seen) -> None:
         operation = seen.operation
@@ -78,13 +80,15 @@ class Scheduler(Contractions):
         elif isinstance(operation, Contract):
             self._contract(operation, seen)
         elif isinstance(operation, Reduce):
-            if operation.reducer != "moments" or not self._statistics(operation, seen):
+            moments = operation.reducer == "moments"
+            if not (self._statistics(operation, seen) if moments else self._along_rows(operation, seen)):
                 self._reduce(operation, seen)
         else:
             self._keep(operation, seen)
 
     def _keep(self, keep: Keep, seen: Seen) -> None:
-        if self._store_in_epilogue(keep, seen) or self._pool(keep, seen) or self._store_in_walk(keep, seen):
+        ways = (self._store_in_epilogue, self._pool, self._store_in_tail, self._store_in_walk)
+        if any(way(keep, seen) for way in ways):
             return
         tensor, buffer = keep.tensor, keep.buffer
         for at in range(len(self.stages) - 1, self.floor - 1, -1):
@@ -127,6 +131,8 @@ class Scheduler(Contractions):
                     stage.statistics.value = self._settle(stage.statistics.value, at)
                 if stage.pool is not None:
                     stage.pool.value = self._settle(stage.pool.value, at)
+                if stage.tail is not None:
+                    self._settle_tail(stage.tail, at)
         for key, buffer in self.homes.items():
             name, part = key.rsplit("/", 1)
             stage = self.stages[self.made_by[name]]
@@ -140,6 +146,11 @@ class Scheduler(Contractions):
                 where = flat(self._outer(operation, stage), operation.outer_shape)
                 local = Local(f"{name}_{part}", buffer.kind)
                 stage.finals.append((self._pass_of(stage, name) + 1, Store(buffer, where, local)))
+
+    def _settle_tail(self, tail: Tail, at: int) -> None:
+        tail.stores = [Store(s.buffer, s.index, self._settle(s.value, at)) for s in tail.stores]
+        for p in tail.partials:
+            p.values = tuple(self._settle(v, at) for v in p.values)
 
     def _settle(self, value: Value, at: int, number: int = 0) -> Value:
         def change(v: Value) -> Value | None:
@@ -192,22 +203,65 @@ def _needed(seen: list[Seen], roots: set[str]) -> set[int]:
 def schedule(program: Program, engine: str, choices: Choices | None = None) -> Plan:
     """The stages of a program. ``engine`` is how contractions are computed: ``simt`` or ``mma``."""
     plan = Scheduler(program, engine, choices or Choices()).run()
-    plan.stages = [*_small_last(plan.forward_stages), *plan.backward_stages]
+    _drop_unread(plan)
+    forward = _small_last(_hung(plan.forward_stages))
+    plan.stages, plan.forward = [*forward, *plan.backward_stages], len(forward)
     have = {b.name for b in program.buffers.values() if b.role != "made" and b.role != "tangent"}
     have |= _written(plan.forward_stages)
     plan.saved = sorted(_read(plan.backward_stages) & have)
     return plan
 
 
+def _drop_unread(plan: Plan) -> None:
+    """What was needed in a contraction's registers alone, or not at all, is not stored."""
+    program = plan.program
+    wanted = _read(plan.stages)
+    wanted |= {b.name for b in [*program.updates, *program.outputs, *program.gradients] if isinstance(b, Buffer)}
+    for stage in plan.stages:
+        if isinstance(stage, Contraction):
+            stage.stores = [s for s in stage.stores if s.buffer.name in wanted]
+            if stage.statistics is not None:
+                stage.statistics.parts = {k: b for k, b in stage.statistics.parts.items() if b.name in wanted}
+
+
+def _small(stage: Stage, stages: list[Stage]) -> bool:
+    """Whether this is a map of a few elements that no other stage waits for."""
+    count = stage.element.extent.constant if isinstance(stage, Map) else None
+    others = (s for s in stages if s is not stage)
+    return count is not None and count <= SMALL_MAP and not _written([stage]) & _read(others)
+
+
+def _hung(stages: list[Stage]) -> list[Stage]:
+    """Such a map needs no launch of its own where a walk has as many rows: each stores an element of it."""
+    left = list(stages)
+    for stage in [s for s in stages if _small(s, stages)]:
+        assert isinstance(stage, Map)
+        home = _home_of(stage, left)
+        if home is None:
+            continue
+        to: dict[Atom, Int] = {stage.element: of_var(home.row)}
+        below = stage.element.extent.constant
+        for s in stage.stores:
+            home.finals.append((1, Store(s.buffer, s.index.substitute(to), renamed(s.value, to), below)))
+        home.nodes.extend(stage.nodes)
+        left = [s for s in left if s is not stage]
+    return left
+
+
+def _home_of(stage: Map, stages: list[Stage]) -> Row | None:
+    """The first walk with a row for each element of a map, after all that the map reads."""
+    count, wanted = stage.element.extent.constant, set(read(stage))
+    for number, s in enumerate(stages):
+        rows = s.row.extent.constant if isinstance(s, Row) else None
+        if count is not None and rows is not None and rows >= count and not _written(stages[number:]) & wanted:
+            assert isinstance(s, Row)
+            return s
+    return None
+
+
 def _small_last(stages: list[Stage]) -> list[Stage]:
     """A map of a few elements that no stage waits for comes last: launched first it would keep the others waiting."""
-
-    def small(stage: Stage) -> bool:
-        count = stage.element.extent.constant if isinstance(stage, Map) else None
-        others = (s for s in stages if s is not stage)
-        return count is not None and count <= SMALL_MAP and not _written([stage]) & _read(others)
-
-    late = [s for s in stages if small(s)]
+    late = [s for s in stages if _small(s, stages)]
     return [*(s for s in stages if not any(s is t for t in late)), *late]
 
 

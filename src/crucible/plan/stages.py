@@ -20,6 +20,7 @@ class Store:
     buffer: Buffer
     index: Int
     value: Value
+    below: int | None = None  # of the elements that a row stores, one each: rows from this number on have none
 
 
 @dataclass
@@ -73,16 +74,34 @@ class Row:
 
 @dataclass
 class Statistics:
-    """Moments of each tile's columns (or of each group of them), for every row of a contraction: (count, mean, m2)."""
+    """Moments of each tile's columns (or of each group of them), for every row of a contraction."""
 
     reduce: Reduce
     value: Value
-    count: Buffer
-    mean: Buffer
-    m2: Buffer
+    parts: dict[str, Buffer]  # "count", "mean", "m2": those that are read somewhere
     index: Int  # of the partial result, with the tile as a variable
     tile: Var
     group: int = 0  # columns of one statistic; 0 for a tile's
+    outer: Index = ()  # of an element's group, in terms of the element's place
+
+
+@dataclass
+class Partial:
+    """A reduction along the rows of a contraction, tile by tile: the elements, and a buffer for each of its results."""
+
+    reduce: Reduce
+    values: tuple[Value, ...]
+    buffers: tuple[Buffer, ...]
+
+
+@dataclass
+class Tail:
+    """What follows when statistics of groups are known: elements that need them, and reductions along rows."""
+
+    stores: list[Store] = field(default_factory=list)
+    partials: list[Partial] = field(default_factory=list)
+    tile: Var | None = None  # of columns
+    index: Int = ZERO  # of a tile's partial result, in terms of the place of the row and of the tile
 
 
 @dataclass
@@ -109,6 +128,7 @@ class Contraction:
     plain: Value | None = None  # and the other tensor's, for the gradient of a weight
     stores: list[Store] = field(default_factory=list)
     statistics: Statistics | None = None
+    tail: Tail | None = None
     pool: Pool | None = None
     splits: Int = ONE
     box: Int = ZERO  # which of Hopper's boxes: the first, or the number of a narrower one
@@ -132,8 +152,9 @@ Stage = Map | Row | Contraction | Call
 def stores_of(stage: Stage) -> list[Store]:
     if isinstance(stage, Row):
         return [s for p in stage.passes for s in p.stores] + [s for _, s in stage.finals]
-    if isinstance(stage, Contraction) and stage.pool is not None:
-        return [*stage.stores, *stage.pool.stores]
+    if isinstance(stage, Contraction):
+        more = [part.stores for part in (stage.pool, stage.tail) if part is not None]
+        return [*stage.stores, *(s for stores in more for s in stores)]
     return [] if isinstance(stage, Call) else stage.stores
 
 
@@ -141,7 +162,9 @@ def written(stage: Stage) -> list[Buffer]:
     """The buffers that a stage writes."""
     made = [s.buffer for s in stores_of(stage)]
     if isinstance(stage, Contraction) and stage.statistics is not None:
-        made += [stage.statistics.count, stage.statistics.mean, stage.statistics.m2]
+        made += stage.statistics.parts.values()
+    if isinstance(stage, Contraction) and stage.tail is not None:
+        made += [b for p in stage.tail.partials for b in p.buffers]
     return list({b.name: b for b in made}.values())
 
 
@@ -155,6 +178,8 @@ def values_of(stage: Stage) -> list[Value]:
             values.append(stage.statistics.value)
         if stage.pool is not None:
             values.append(stage.pool.value)
+        if stage.tail is not None:
+            values += [v for p in stage.tail.partials for v in p.values]
     return values
 
 

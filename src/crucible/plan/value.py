@@ -211,6 +211,10 @@ class Local(Value):
     __hash__ = Value.__hash__
 
 
+# The moments of an element's group, by the parts of their reduction.
+MOMENTS = tuple(Local(f"group_{part}", "f") for part in ("mean", "m2", "count"))
+
+
 @dataclass(frozen=True, eq=True)
 class Kept(Value):
     """What an earlier walk over a row left of one of its elements."""
