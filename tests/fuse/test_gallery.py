@@ -42,6 +42,7 @@ IN_OTHER_TESTS = {
     "early_pools": "test_early_pools.py",
     "launch_merged": "test_merged_groups.py",
     "pool_monotone": "test_fused_problems.py",
+    "reduces = true": "test_product_tails.py",
 }
 
 

@@ -157,6 +157,30 @@ def check(name: str, entry: Build, library: ctypes.CDLL, a: torch.Tensor, b: tor
     )
 
 
+def check_tail(entry: Build, library: ctypes.CDLL, sizes: tuple[int, int, int, int], group: int) -> None:
+    """Elements are normalised by the moments of their group, and rows reduced tile by tile, against float64."""
+    global failures
+    z, m, n, k = sizes
+    a, b = (operand(z, lines, k, True, entry.dtype) for lines in (m, n))
+    p = Product(library, entry.columns, a, b, 100 + group)
+    got = p().clone()
+    same = all(torch.equal(p().view(torch.int32), got.view(torch.int32)) for _ in range(2))
+    true = a.double() @ b.double().transpose(1, 2) + p.bias.double()
+    if group:
+        parts = true.view(z, m, n // group, group)
+        spread = (parts.var(-1, unbiased=False, keepdim=True) + 1e-5).sqrt()
+        true = ((parts - parts.mean(-1, keepdim=True)) / spread).view_as(true)
+    off = relative(got, true)[0]
+    tiles = [got.double()[..., t * entry.columns : (t + 1) * entry.columns] for t in range(p.groups)]
+    best, total = torch.stack([t.amax(-1) for t in tiles], -1), torch.stack([t.sum(-1) for t in tiles], -1)
+    rows = torch.equal(p.parts[0].double(), best) and (p.parts[1].double() - total).abs().max().item() < 1e-3
+    good = same and rows and off < {"Fp32": 1e-5, "Tf32": 3e-3, "Native": 1e-5}[entry.grade]
+    failures += not good
+    flags = f"{'' if same else ' NOT REPEATABLE'}{'' if rows else ' ROWS DIFFER'}"
+    name = f"{entry.grade} {entry.columns} tail {z}x{m}x{n}x{k} groups of {group}"
+    print(f"{'ok  ' if good else 'FAIL'} {name}: {off:.1e}{flags}", flush=True)
+
+
 def tf32(x: torch.Tensor) -> torch.Tensor:
     """Rounded to TF32, to nearest even; inf and nan stay."""
     bits = x.contiguous().view(torch.int32)
@@ -248,6 +272,9 @@ def check_all(libraries: dict) -> None:
             for statistics in (16, 0):
                 a, b = operand(z, m, k, True, dtype), operand(z, n, k, True, dtype)
                 check(f"{z}x{m}x{n}x{k} statistics {statistics}", entry, library, a, b, 0, statistics)
+        for sizes_, group in (((1, 200, 272, 300), 16), ((2, 129, 512, 1100), 4), ((1, 1024, 8192, 512), 16),
+                              ((2, 129, 512, 130), 32), ((1, 300, 500, 200), 0)):  # fmt: skip
+            check_tail(entry, library, sizes_, group)
         if grade == "Native":
             continue
         for form in (3, 0) if columns == 128 else (3,):
@@ -339,6 +366,8 @@ def main() -> None:
         for form in (3, 0):
             a, b = operand(1, 900, 200, bool(form), torch.float32), operand(1, 2500, 200, bool(form), torch.float32)
             check("small, rolling", BUILDS[0], libraries[BUILDS[0]], a, b, 0)
+        for sizes, group in (((2, 140, 272, 200), 16), ((1, 900, 512, 200), 16), ((1, 150, 200, 100), 0)):
+            check_tail(BUILDS[0], libraries[BUILDS[0]], sizes, group)
     if "time" in wanted:
         time_all(libraries)
     sys.exit(failures > 0)
