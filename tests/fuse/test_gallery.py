@@ -36,13 +36,13 @@ PROVEN = {
 PROVEN_ELSEWHERE = {
     "conv2d_batch_norm_relu",  # in float64: a file of two modes, with statistics that are kept
     "conv_transpose2d_gelu_group_norm",
-    "conv_transpose3d_relu_group_norm",
 }
 # What no problem with that engine has in the ordinary run, and the test that has it there.
 IN_OTHER_TESTS = {
     "ALIKE = true": "test_phases.py",
     "early_pools": "test_early_pools.py",
     "launch_merged": "test_merged_groups.py",
+    "launch_ready": "test_ready_windows.py",
     "pool_monotone": "test_fused_problems.py",
 }
 
