@@ -6,16 +6,15 @@ The ordinary run proves a few that together have all that generated files are ma
 from __future__ import annotations
 
 import difflib
-import functools
 import importlib.util
 import re
 from pathlib import Path
 
 import pytest
+from fused_once import fused_once
 
 import crucible
 import make_gallery
-from crucible.fuse import fuse_problem
 
 _spec = importlib.util.spec_from_file_location("accepted", Path(__file__).parent / "accepted.py")
 assert _spec is not None and _spec.loader is not None
@@ -27,7 +26,6 @@ GALLERY = [p for p in ALL if p.parent.name == "gallery"]
 # Proven in the ordinary run.
 PROVEN = {
     "conv1d_causal_gated_residual",  # operands that are computed where they are read
-    "conv2d_batch_norm_relu",  # a file of two modes, with statistics that are kept
     "embedding_mean_linear",  # integers, and a gradient that stays torch's
     "linear_sort_trimmed_mean",  # torch's operators in the midst of ours
     "masked_softmax_pool",
@@ -35,19 +33,19 @@ PROVEN = {
     "swiglu_mlp",
 }
 # Proven in the ordinary run by test_fused_problems.py, with the engine of accepted files.
-PROVEN_ELSEWHERE = {"conv_transpose2d", "conv_transpose2d_gelu_group_norm", "conv_transpose3d_relu_group_norm"}
+PROVEN_ELSEWHERE = {
+    "conv2d_batch_norm_relu",  # in float64: a file of two modes, with statistics that are kept
+    "conv_transpose2d_gelu_group_norm",
+}
 # What no problem with that engine has in the ordinary run, and the test that has it there.
 IN_OTHER_TESTS = {
     "ALIKE = true": "test_phases.py",
     "early_pools": "test_early_pools.py",
     "launch_merged": "test_merged_groups.py",
+    "launch_ready": "test_ready_windows.py",
     "pool_monotone": "test_fused_problems.py",
     "reduces = true": "test_product_tails.py",
 }
-
-
-# What two tests look at is fused once.
-fused_once = functools.cache(fuse_problem)
 
 
 @pytest.mark.parametrize("path", ALL, ids=lambda p: p.stem)

@@ -66,7 +66,7 @@ def get_inputs():
 def get_init_inputs():
     return []
 '''
-# What is done to the input (2, 20, 12, 40) and the weight, by name.
+# What is done to the input (2, 20, 5, 40) and the weight, by name.
 RANGES = '''
 {
     "plain": lambda x, w: None,
@@ -81,7 +81,7 @@ RANGES = '''
     "subnormals": lambda x, w: x.mul_(1e-39),
     "near the top": lambda x, w: (x.clamp_(-3, 3).mul_(1e38), w.mul_(0.1)),
     "inf": lambda x, w: x[0, 3, 4].__setitem__(5, float("inf")),
-    "nan": lambda x, w: x[1, 19, 11].__setitem__(39, float("nan")),
+    "nan": lambda x, w: x[1, 19, 4].__setitem__(39, float("nan")),
     "an inf weight": lambda x, w: w[7, 2, 1].__setitem__(1, float("-inf")),
 }
 '''
@@ -97,7 +97,7 @@ new, old = (import_file(Path(p), n) for p, n in zip(sys.argv[1:3], ("new", "old"
 found = {}
 for label, change in eval(sys.argv[3]).items():
     torch.manual_seed(7)
-    model, x = old.Model(), torch.randn(2, 20, 12, 40)
+    model, x = old.Model(), torch.randn(2, 20, 5, 40)
     with torch.no_grad():
         change(x, model.conv.weight)
         fused = new.ModelNew().cuda()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from fused_once import fused_once
 
 from crucible.fuse import FuseOptions, fuse_problem
 from crucible.plan import narrower, ways
@@ -93,7 +94,7 @@ print("shared bytes", shared)
 
 @pytest.fixture(scope="module")
 def fused():
-    return {name: fuse_problem(ROOT / "problems" / f"{name}.py") for name in (THREE, POOLED)}
+    return {name: fused_once(ROOT / "problems" / f"{name}.py") for name in (THREE, POOLED)}
 
 
 def host(text, hopper=1, grade=1, simulated=0):

@@ -1,5 +1,7 @@
 """Strided transposed convolutions, and gradients by the input of strided ones: phases, never inserted zeros."""
 
+import functools
+
 import pytest
 
 import crucible
@@ -39,19 +41,24 @@ MODELS = {
         "self.up(x), self.long(y), torch.relu(self.one(z) + w)",
         [(2, 12, 17, 20), (2, 18, 301), (2, 16, 17, 18), (2, 32, 35, 20)],
     ),
-    # Samples share tiles; phases without a tap; three dimensions; single channels.
+    # Samples share tiles; phases without a tap; single channels.
     "small": (
         ["self.small = nn.ConvTranspose2d(17, 40, 3, stride=2)", "self.wide = nn.ConvTranspose2d(16, 32, 1, stride=3)",
-         "self.deep = nn.ConvTranspose3d(16, 32, 3, stride=2, padding=1, output_padding=1)",
          "self.single = nn.ConvTranspose2d(6, 12, 3, stride=2, padding=1, groups=6)"],
-        "self.small(x), self.wide(x[:, :16]), self.deep(y), self.single(x[:, :6])", [(5, 17, 6, 7), (2, 16, 7, 8, 9)],
+        "self.small(x), self.wide(x[:, :16]), self.single(x[:, :6])", [(5, 17, 6, 7)],
+    ),
+    # Three dimensions without statistics.
+    "deep": (
+        ["self.deep = nn.ConvTranspose3d(16, 32, 3, stride=2, padding=1, output_padding=1)"], "self.deep(x)",
+        [(2, 16, 7, 8, 9)],
     ),
     # The gradient by the input; one tap of four phases.
     "strided": (
-        ["self.down = nn.Conv2d(40, 24, 3, stride=2, padding=1)", "self.skip = nn.Conv2d(40, 24, 1, stride=2)",
-         "self.deep = nn.Conv3d(32, 20, 2, stride=2)"],
-        "self.down(x) + self.skip(x), self.deep(y)", [(2, 40, 37, 34), (2, 32, 12, 14, 16)],
+        ["self.down = nn.Conv2d(40, 24, 3, stride=2, padding=1)", "self.skip = nn.Conv2d(40, 24, 1, stride=2)"],
+        "self.down(x) + self.skip(x)", [(2, 40, 37, 34)],
     ),
+    # The same in three dimensions, every phase a single tap.
+    "strided deep": (["self.deep = nn.Conv3d(32, 20, 2, stride=2)"], "self.deep(x)", [(2, 32, 12, 14, 16)]),
     # Too few places for boxes: a general contraction, with its depth in parts, and what follows.
     "few": (
         ["self.deep = nn.ConvTranspose2d(530, 16, 3, stride=2, padding=1)"], "torch.tanh(self.deep(x))",
@@ -66,12 +73,16 @@ MODELS = {
         "self.norm(torch.relu(self.deep(x))), self.three(y), self.apart(self.rows(y) + z)",
         [(2, 32, 5, 6, 8), (2, 16, 9, 17), (2, 40, 18, 33)],
     ),
-    # Wide enough for strips, with and without statistics.
+    # Wide enough for strips, with statistics and, every phase with all the taps, without.
     "strips": (
-        ["self.up = nn.ConvTranspose2d(16, 32, 3, stride=2, padding=1, output_padding=1)",
-         "self.even = nn.ConvTranspose2d(16, 32, 4, stride=2)",
+        ["self.even = nn.ConvTranspose2d(16, 32, 4, stride=2)",
          "self.normed = nn.ConvTranspose2d(16, 32, 3, stride=2)", "self.norm = nn.InstanceNorm2d(32)"],
-        "self.up(x), self.even(x), self.norm(self.normed(x))", [(8, 16, 256, 257)],
+        "self.even(x), self.norm(self.normed(x))", [(8, 16, 256, 257)],
+    ),
+    # Strips of phases that lack taps, without statistics.
+    "plain strips": (
+        ["self.up = nn.ConvTranspose2d(16, 32, 3, stride=2, padding=1, output_padding=1)"], "self.up(x)",
+        [(8, 16, 256, 257)],
     ),
 }  # fmt: skip
 
@@ -86,10 +97,22 @@ def problem(name: str, dtype: str = "float") -> str:
     return "".join(lines)
 
 
-def fused_contractions(tmp_path, name, dtype="float", engine="auto"):
-    reference = tmp_path / f"{name}.py"
+@functools.cache
+def fused_once(folder, name, dtype, engine):
+    """Problem file and what it fuses to; two tests look at most of them."""
+    reference = folder / dtype / f"{name}.py"
+    reference.parent.mkdir(exist_ok=True)
     reference.write_text(problem(name, dtype))
-    fused = fuse_problem(reference, FuseOptions(strict=True, engine=engine))
+    return reference, fuse_problem(reference, FuseOptions(strict=True, engine=engine))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("phases")
+
+
+def fused_contractions(folder, name, dtype="float", engine="auto"):
+    reference, fused = fused_once(folder, name, dtype, engine)
     return reference, fused, [s for m in fused.modes for s in m.plan.stages if isinstance(s, Contraction)]
 
 
@@ -103,8 +126,8 @@ def proven(reference, text, tmp_path):
 
 @pytest.mark.quick
 @pytest.mark.parametrize("name", sorted(MODELS))
-def test_no_contraction_looks_for_inserted_zeros(tmp_path, name):
-    _, _, stages = fused_contractions(tmp_path, name)
+def test_no_contraction_looks_for_inserted_zeros(folder, name):
+    _, _, stages = fused_contractions(folder, name)
     assert any(s.contract.phases is not None for s in stages)
     for s in stages:
         for value in (s.a, s.b):
@@ -112,7 +135,7 @@ def test_no_contraction_looks_for_inserted_zeros(tmp_path, name):
             assert not any(isinstance(c, Multiple) for c in conditions), s.name
 
 
-REPEATED = ("few", "general", "normed", "rows")  # in other tests
+REPEATED = ("deep", "few", "general", "normed", "plain strips", "rows", "strided deep")  # in other tests
 WINDOWS = {
     "forward 2d": ("nn.ConvTranspose2d(64, 64, 3, stride=2)", (2, 64, 64, 64), "forward"),
     "forward 3d": ("nn.ConvTranspose3d(64, 64, 3, stride=2)", (2, 64, 12, 16, 16), "forward"),
@@ -137,15 +160,15 @@ def test_phases_are_windows_for_hopper(tmp_path, monkeypatch, name):
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=[pytest.mark.exhaustive] if n in REPEATED else []) for n in sorted(MODELS)]
 )
-def test_phases_are_proven(tmp_path, monkeypatch, name):
+def test_phases_are_proven(folder, tmp_path, monkeypatch, name):
     """With few processors each block takes many boxes, or lines of many strips.
 
     The ordinary run has the general one in half precision; random graphs have contractions of few places; phases that
-    are rows, and statistics of phases, are in others too.
+    are rows, statistics of phases, three dimensions and strips of phases that lack taps are in others too.
     """
     monkeypatch.setenv(PROCESSORS_VARIABLE, "3")
-    reference, fused, _ = fused_contractions(tmp_path, name)
-    if name == "strips":
+    reference, fused, _ = fused_contractions(folder, name)
+    if "strips" in name:
         assert fused.text.count("(launch_strips<") >= 2
     if name == "beside":
         for said in ("BESIDE = 2", "BESIDE = 3", "ALIKE = false", "(launch_ready<"):
@@ -156,17 +179,17 @@ def test_phases_are_proven(tmp_path, monkeypatch, name):
 @pytest.mark.parametrize(
     "name,dtype", [("general", "half"), pytest.param("normed", "bfloat16", marks=pytest.mark.exhaustive)]
 )
-def test_phases_are_proven_in_half_precision(tmp_path, monkeypatch, name, dtype):
+def test_phases_are_proven_in_half_precision(folder, tmp_path, monkeypatch, name, dtype):
     monkeypatch.setenv(PROCESSORS_VARIABLE, "3")
-    reference, fused, stages = fused_contractions(tmp_path, name, dtype)
+    reference, fused, stages = fused_contractions(folder, name, dtype)
     assert any(isinstance(s.tile, WindowTile) and s.tile.pair is not None for s in stages)
     proven(reference, fused.text, tmp_path)
 
 
 @pytest.mark.exhaustive
-def test_phases_without_boxes_are_proven(tmp_path):
+def test_phases_without_boxes_are_proven(folder, tmp_path):
     """Elements by columns, statistics of columns of which some are no pixels."""
-    reference, fused, stages = fused_contractions(tmp_path, "normed", engine="simt")
+    reference, fused, stages = fused_contractions(folder, "normed", engine="simt")
     (stage,) = [s for s in stages if s.contract.phases is not None]
     assert not isinstance(stage.tile, WindowTile) and stage.statistics is not None and stage.contract.phases.ragged
     proven(reference, fused.text, tmp_path)

@@ -20,8 +20,8 @@ from hypothesis import HealthCheck, given, settings
 from simulated import Job, Simulated, Verdict
 
 DRAWN = int(os.environ.get("CRUCIBLE_FUZZ", "300"))
-CHUNK = 25  # graphs a test, so that a failure names a part; those of an engine share a build
-ORDINARY = DRAWN if "CRUCIBLE_FUZZ" in os.environ else 50  # of the ordinary run
+CHUNK = 22  # graphs a test, so that a failure names a part; those of an engine share a build
+ORDINARY = DRAWN if "CRUCIBLE_FUZZ" in os.environ else 44  # of the ordinary run
 ENGINES = ("simt", "mma")
 CONTRACTIONS = {kind.name for family in ("contraction", "convolution") for kind in FAMILIES[family]}
 
@@ -47,10 +47,13 @@ def met(program: Program, number: int) -> set[tuple[str, str]]:
 
 
 def widest_first(found: list[Program]) -> list[tuple[int, Program]]:
-    """Numbered; always next the one that adds most to what those before it have."""
+    """Numbered; always next the one that adds most to what those before it have, for what it costs.
+
+    Any graph costs as much as some ten steps, to trace it and to compile what all kernels have.
+    """
     left, had, ordered = dict(enumerate(found)), set(), []
     while left:
-        number = max(left, key=lambda k: len(met(left[k], k) - had))
+        number = max(left, key=lambda k: len(met(left[k], k) - had) / (len(left[k].steps) + 10))
         had |= met(left[number], number)
         ordered.append((number, left.pop(number)))
     return ordered

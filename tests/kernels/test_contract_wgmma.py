@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import re
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ SCALARS = {"float": 0, "half": 2, "bfloat16": 3}
 ALL, PACK, MULTIPLY = range(3)
 OWN_PACE, ALL_EARLY, FIRST_ONLY = -1, 0, 10**6
 NOT_ROLLING = 0
+EVERY_FORM = ("Fp32", 32)  # compiled with all layouts and statistics; others with what their tests have
 
 GUARDED = """
 extern "C" int guarded(const void* a, const void* b, const void* bias, void* out, void* count, void* mean, void* m2,
@@ -55,11 +57,15 @@ extern "C" void tile_shares(int z, int m, int n, int processors, int clusters, i
 
 @functools.cache
 def library(grade: str, columns: int, scalar: str) -> ctypes.CDLL:
+    """The product of one grade; EVERY_FORM with every layout and statistics, others along k and without."""
     given = {"GRADE": grade, "COLUMNS": columns, "CRUCIBLE_SCALAR": SCALARS[scalar], "CRUCIBLE_HOPPER": 1}
     text = "".join(f"#define {name} {value}\n" for name, value in given.items()) + SOURCE.read_text() + GUARDED + SHARES
     marker = "#include INSTRUCTIONS"
     assert marker in text
     text = text.replace(marker, instructions([columns]) + "\n//")
+    if (grade, columns) != EVERY_FORM:
+        text, left_out = re.subn(r"^  if \((?:statistics|form) == .*\n", "", text, flags=re.M)
+        assert left_out == 5
     made = ctypes.CDLL(str(sim.Kernel(text, {}, include=[KERNELS], architecture="sm_90a").path))
     made.product_workspace.restype = ctypes.c_int64
     made.guarded.argtypes = [ctypes.c_void_p] * 7 + [ctypes.c_int] * 7 + [ctypes.c_void_p] + [ctypes.c_int] * 3
@@ -94,6 +100,7 @@ class Product:
     def __init__(self, x, y, form=3, grade="Fp32", columns=32, scalar="float", pace=OWN_PACE, statistics=-1,
                  height=NOT_ROLLING):  # fmt: skip
         (z, m, k), n = x.shape, y.shape[1]
+        assert (grade, columns) == EVERY_FORM or (form, statistics) == (3, -1)
         self.groups = n // 16 if statistics == 16 else -(-n // columns)
         laid = [x if form & 1 else x.transpose(0, 2, 1), y if form & 2 else y.transpose(0, 2, 1)]
         arrays = [sim.DeviceArray.of(np.ascontiguousarray(v)) for v in laid]

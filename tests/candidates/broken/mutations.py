@@ -668,9 +668,9 @@ mutation(
     ("        return SwiGLU.apply(gate, value)\n", "        return SwiGLU.apply(gate, value).float()\n"),
 )
 mutation(
-    "result_on_the_host", "max_pool2d", "wrong_device",
+    "result_on_the_host", "softmax_warp", "wrong_device",
     "The output is copied to the CPU.",
-    ("self.padding, self.dilation)\n", "self.padding, self.dilation).cpu()\n"),
+    ("        return Softmax.apply(x)\n", "        return Softmax.apply(x).cpu()\n"),
 )
 
 # --- right, in another way: these must be proven ----------------------------------------------------------------------
