@@ -4,9 +4,8 @@ Kernels, and the operators of the reference that each one absorbs:
 
     training:
     forward   contract_1    convolution, var_mean
-    forward   rows_1        var_mean, full_1, gt_1, mul_5, mul_4, view_3, mul_6, add_4, where_1, full, gt, mul_2, view_2, mul_3, add_3, where
+    forward   rows_1        var_mean, full_1, gt_1, mul_5, mul_4, view_3, mul_6, add_4, where_1, full, gt, mul_2, view_2, mul_3, add_3, where, add
     forward   rows_2        var_mean_1, convolution, var_mean, sub, add_1, rsqrt, mul, view, mul_1, view_1, add_2, max_pool2d_with_indices, tanh, view_6, sub_2, add_5, rsqrt_1, mul_13, view_7, view_8, mul_14, view_9, add_6
-    forward   map_1         add
     backward  map_1         convolution, var_mean, sub, add_1, rsqrt, mul, view, mul_1, view_1, add_2, max_pool2d_with_indices
     backward  rows_1        sum_1, view_10, sum_2, view_11
     backward  rows_2        mean, mean_1, view_8, mul_16, view_12, sub_4, convolution, var_mean, sub, add_1, rsqrt, mul, view, mul_1, view_1, add_2, max_pool2d_with_indices, tanh, view_6, var_mean_1, sub_3, add_5, rsqrt_1, mul_17, mul_19, sub_5, mul_20, view_13, mul_29, sub_6, mul_30
@@ -29,8 +28,8 @@ Kernels, and the operators of the reference that each one absorbs:
     backward  rows_4        convolution_backward
 
 Proven against conv_transpose2d_batch_norm_tanh_max_pool_group_norm.py in the simulator, crucible 0.1.0, torch
-2.13.0+cpu (quick): forward, side effects, gradients, honesty, 3 other sizes and layouts, 4 ranges,
-determinism, memory; seed 7.
+2.13.0+cpu: forward, side effects, gradients, honesty, 10 other sizes and layouts, 9 ranges, determinism,
+memory; seed 7.
 """
 
 
@@ -223,6 +222,7 @@ __device__ __forceinline__ accum larger(accum best, accum x) {
   return x > best || x != x ? x : best;
 #endif
 }
+
 __device__ __forceinline__ accum smaller(accum best, accum x) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800 && CRUCIBLE_SCALAR != 1
   asm("min.NaN.f32 %0, %1, %2;" : "=f"(best) : "f"(best), "f"(x));
@@ -252,36 +252,58 @@ struct WindowMax {
 
 }  // namespace crucible
 
-// Several small tensors copied by one launch: buffers of a module that a call updates, once nothing reads them any more.
-//
-// Block (x, y) copies its share of pair y, byte by byte: they hold a few numbers a channel, and the launch is what costs.
+// Partial results of a warp's lanes (plain structs of whole words with a function join), by shuffles.
+
 namespace crucible {
 
-template <int N>
-struct Copies {
-  struct Pair { uint64_t from, to; int64_t bytes; } pairs[N];
-};
-
-template <int N>
-__global__ void copies_kernel(const Copies<N> copies) {
-  follow();
-  const auto& pair = copies.pairs[blockIdx.y];
-  const unsigned char* const from = reinterpret_cast<const unsigned char*>(pair.from);
-  unsigned char* const to = reinterpret_cast<unsigned char*>(pair.to);
-  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < pair.bytes; i += step) to[i] = from[i];
+// What `shuffle` makes of each word.
+template <class Acc, class Shuffle>
+__device__ __forceinline__ Acc shuffled(const Acc& a, Shuffle shuffle) {
+  static_assert(sizeof(Acc) % 4 == 0, "partial results are whole words");
+  uint32_t words[sizeof(Acc) / 4];
+  memcpy(words, &a, sizeof(Acc));
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(Acc) / 4); ++i) words[i] = shuffle(words[i]);
+  Acc b;
+  memcpy(&b, words, sizeof(Acc));
+  return b;
 }
 
-#ifndef __CUDACC_RTC__
-template <int N>
-cudaError_t launch_copies(const Copies<N>& copies, cudaStream_t stream) {
-  int64_t most = 0;
-  for (const auto& pair : copies.pairs) most = pair.bytes > most ? pair.bytes : most;
-  const int64_t blocks = (most + 255) / 256;
-  if (blocks == 0) return cudaSuccess;
-  return cudaLaunchKernelEx(After(dim3(static_cast<unsigned>(blocks < 1024 ? blocks : 1024), N), 256, 0, stream), copies_kernel<N>, copies);
+// The first COUNT lanes' results, joined, in the first of them. What the others join on the way nobody wants.
+template <int COUNT, class Acc>
+__device__ __forceinline__ Acc fold_lanes(Acc a) {
+#pragma unroll
+  for (int by = COUNT / 2; by > 0; by /= 2)
+    a.join(shuffled(a, [by](uint32_t word) { return __shfl_down_sync(0xffffffffu, word, by); }));
+  return a;
 }
-#endif
+
+// The same, to all lanes.
+template <int COUNT, class Acc>
+__device__ __forceinline__ Acc join_lanes(const Acc& a) {
+  return shuffled(fold_lanes<COUNT>(a), [](uint32_t word) { return __shfl_sync(0xffffffffu, word, 0); });
+}
+
+// Of N results in each lane, N a power of two: lane l gets a[l / (32 / N)], joined over the warp.
+template <int N, class Acc>
+__device__ __forceinline__ Acc scattered_join(Acc (&a)[N]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  int step = 16;
+  const auto across = [&step](const Acc& b) {
+    return shuffled(b, [step](uint32_t word) { return __shfl_xor_sync(0xffffffffu, word, step); });
+  };
+#pragma unroll
+  for (int n = N; n > 1; n /= 2, step /= 2)
+#pragma unroll
+    for (int i = 0; i < n / 2; ++i) {
+      const Acc other = lane & step ? a[i] : a[i + n / 2];
+      if (lane & step) a[i] = a[i + n / 2];
+      a[i].join(across(other));
+    }
+#pragma unroll
+  for (; step > 0; step /= 2) a[0].join(across(a[0]));
+  return a[0];
+}
 
 }  // namespace crucible
 
@@ -390,53 +412,6 @@ __host__ __device__ __forceinline__ Stretch stretch(int64_t first, int64_t last,
 
 }  // namespace crucible
 
-// A thread an element, or several that lie together: the functor computes and stores them.
-//
-// A functor M has `Index count() const` and either `void operator()(Index i) const`, or, where M::in_vectors,
-//   Stretch places() const;  void walk(const MapThreads& threads, const Stretch& places) const;
-// Reads and writes what the functor does; neighbouring threads take neighbouring elements, or vectors, and a block takes
-// IN_FLIGHT vectors a thread side by side.
-
-namespace crucible {
-
-constexpr int MAP_THREADS = 256;
-
-struct MapThreads {
-  __device__ __forceinline__ int64_t first() const { return static_cast<int64_t>(blockIdx.x) * MAP_THREADS + threadIdx.x; }
-  __device__ __forceinline__ int64_t step() const { return static_cast<int64_t>(gridDim.x) * MAP_THREADS; }
-  __device__ __forceinline__ Index vector() const {
-    return static_cast<Index>(blockIdx.x) * IN_FLIGHT * MAP_THREADS + static_cast<Index>(threadIdx.x);
-  }
-  __device__ __forceinline__ Index turn() const { return static_cast<Index>(gridDim.x) * IN_FLIGHT * MAP_THREADS; }
-};
-
-template <class M>
-__global__ void __launch_bounds__(MAP_THREADS) map_kernel(const M m) {
-  follow();
-  const MapThreads threads;
-  if constexpr (M::in_vectors) {
-    m.walk(threads, m.places());
-  } else {
-    const int64_t count = m.count();
-    for (int64_t i = threads.first(); i < count; i += threads.step()) m(static_cast<Index>(i));
-  }
-}
-
-template <class M>
-cudaError_t launch_map(const M& m, cudaStream_t stream) {
-  int64_t wanted = m.count();
-  if (wanted <= 0) return cudaSuccess;
-  if constexpr (M::in_vectors) {
-    const Stretch places = m.places();
-    const int64_t vectors = (places.vectors + IN_FLIGHT - 1) / IN_FLIGHT, singles = places.singles();
-    wanted = vectors > singles ? vectors : singles;
-  }
-  const int64_t blocks = (wanted + MAP_THREADS - 1) / MAP_THREADS, most = 1 << 20;
-  return cudaLaunchKernelEx(After(static_cast<unsigned>(blocks < most ? blocks : most), MAP_THREADS, 0, stream), map_kernel<M>, m);
-}
-
-}  // namespace crucible
-
 // A group of N threads a row: the functor walks over the row, reduces, and stores what depends on the results.
 //
 // N is 1 (a thread for each row: short rows, or rows whose neighbours are neighbours in memory), 32 (a warp) or 256 (a
@@ -454,8 +429,9 @@ cudaError_t launch_map(const M& m, cudaStream_t stream) {
 //   void walk(const L&, Index row, Index part, int64_t from, int64_t to, const Found&) const;
 // and takes two launches: the rows, then pieces of SLICE_VECTORS vectors a thread of each of a row's parts.
 //
-// A split functor, for few long rows, has instead
-//   struct Acc;  void walk(const L&, Index row, int64_t from, int64_t to, Acc&) const;  int64_t length() const;
+// A split functor, for few long rows, which may be the same stretch of places several times (a channel of every sample), has
+//   struct Acc;  int64_t length() const;  Index repeats() const;   of the stretch, and how many times
+//   void walk(const L&, Index row, Index first, Index last, int64_t from, int64_t to, Acc&) const;   some of both
 //   void finish(const L&, Index row, const Acc&) const;
 // and takes two launches: every part of every row, then the rows. Nothing depends on timing.
 //   CRUCIBLE_SLICE_VECTORS   how many vectors a thread of a sliced walk has, all asked for before the first is used
@@ -472,28 +448,6 @@ cudaError_t launch_map(const M& m, cudaStream_t stream) {
 namespace crucible {
 
 constexpr int ROW_THREADS = 256, SLICE_VECTORS = CRUCIBLE_SLICE_VECTORS, GRID_MOST = 65535;
-
-// What another lane has: the one `by` further on, or, where LANE, that lane.
-template <bool LANE = false, class Acc>
-__device__ __forceinline__ Acc from_lane(const Acc& a, int by) {
-  static_assert(sizeof(Acc) % 4 == 0, "partial results are whole words");
-  uint32_t words[sizeof(Acc) / 4];
-  memcpy(words, &a, sizeof(Acc));
-#pragma unroll
-  for (int i = 0; i < static_cast<int>(sizeof(Acc) / 4); ++i)
-    words[i] = LANE ? __shfl_sync(0xffffffffu, words[i], by) : __shfl_down_sync(0xffffffffu, words[i], by);
-  Acc b;
-  memcpy(&b, words, sizeof(Acc));
-  return b;
-}
-
-// The first COUNT lanes' results, joined, to all lanes. What the others join on the way nobody wants.
-template <int COUNT, class Acc>
-__device__ __forceinline__ Acc join_lanes(Acc a) {
-#pragma unroll
-  for (int by = COUNT / 2; by > 0; by /= 2) a.join(from_lane(a, by));
-  return from_lane<true>(a, 0);
-}
 
 // What an earlier kernel left, whole.
 template <class T>
@@ -585,15 +539,28 @@ __global__ void __launch_bounds__(ROW_THREADS) row_slices_kernel(const R r, cons
   r.walk(Lanes<ROW_THREADS>(), row, place % r.repeats(), from, to, read_words(found + row));
 }
 
+// How a long row is cut: its stretch into so many, and, where that is short, the times into so many.
+struct RowCuts {
+  int along, across;
+};
 template <int N, class R>
-__global__ void __launch_bounds__(ROW_THREADS) row_parts_kernel(const R r, typename R::Acc* parts, int splits) {
+__host__ __device__ inline RowCuts row_cuts(const R& r, int splits) {
+  const int64_t most = r.length() / (16 * N), repeats = r.repeats();
+  const int along = most < 1 ? 1 : most < splits ? static_cast<int>(most) : splits, across = splits / along;
+  return {along, repeats < 1 ? 1 : repeats < across ? static_cast<int>(repeats) : across};
+}
+
+template <int N, class R>
+__global__ void __launch_bounds__(ROW_THREADS) row_parts_kernel(const R r, typename R::Acc* parts, RowCuts cuts) {
   follow();
-  const int64_t row = row_of_thread<N>(), length = r.length(), each = row_share(length, splits);
+  const int64_t row = row_of_thread<N>(), length = r.length(), each = row_share(length, cuts.along);
   if (row >= r.rows()) return;
-  const int64_t from = each * blockIdx.y, to = from + each < length ? from + each : length;
+  const int64_t from = each * (blockIdx.y % cuts.along), to = from + each < length ? from + each : length;
+  const Index repeats = r.repeats(), times = (repeats + cuts.across - 1) / cuts.across;
+  const Index first = times * static_cast<Index>(blockIdx.y / cuts.along), left = repeats - first;
   typename R::Acc a;
   const Lanes<N> lanes;
-  r.walk(lanes, static_cast<Index>(row), from, to, a);
+  if (left > 0) r.walk(lanes, static_cast<Index>(row), first, left < times ? repeats : first + times, from, to, a);
   lanes.join(a);
   if (lanes.leads()) parts[static_cast<int64_t>(blockIdx.y) * r.rows() + row] = a;
 }
@@ -652,10 +619,12 @@ cudaError_t launch_split_rows(const R& r, void* parts, int splits, cudaStream_t 
   const int64_t rows = r.rows();
   if (rows <= 0) return cudaSuccess;
   auto* const acc = static_cast<typename R::Acc*>(parts);
-  const cudaError_t error = cudaLaunchKernelEx(After(dim3(row_blocks(rows, N), splits), ROW_THREADS, 0, stream),
-                                               row_parts_kernel<N, R>, r, acc, splits);
+  const RowCuts cuts = row_cuts<N>(r, splits);
+  const int count = cuts.along * cuts.across;
+  const cudaError_t error = cudaLaunchKernelEx(After(dim3(row_blocks(rows, N), count), ROW_THREADS, 0, stream),
+                                               row_parts_kernel<N, R>, r, acc, cuts);
   if (error != cudaSuccess) return error;
-  return cudaLaunchKernelEx(After(row_blocks(rows, 32), ROW_THREADS, 0, stream), row_whole_kernel<R>, r, acc, splits);
+  return cudaLaunchKernelEx(After(row_blocks(rows, 32), ROW_THREADS, 0, stream), row_whole_kernel<R>, r, acc, count);
 }
 
 }  // namespace crucible
@@ -1521,6 +1490,13 @@ struct Mma {
 //   using Pooling = ..;                a reduction (reduce.cuh) over a window's elements
 //   __device__ accum pool_in(Index z, Index m, Index n, accum value) const;    an element of it
 //   __device__ void pool_out(Index z, Index m, Index n, const Pooling&) const; n: the window's place among all whole ones
+// A functor whose columns are no pixels may go on where finish ended, with what it returned and what its group has in common:
+//   struct Group;                      of numbers, computed from the moments of a group once; without statistics empty
+//   __device__ Group grouped(accum count, accum mean, accum m2) const;
+//   struct Tail;                       reductions along a row, of the elements in a tile; it may have none
+//   static constexpr bool reduces;     whether it has any
+//   __device__ void tail(Index z, Index m, Index n, accum finished, const Group&, Tail&) const;   for elements in range only
+//   __device__ void tail_out(Index z, Index m, Index tile_n, const Tail&) const;   once for each (z, m, tile of columns)
 //
 // Split s of `splits` sums a contiguous range of k (whole tiles); an empty range gives 0. Nothing depends on timing.
 // The engine (Simt, Mma) is a template argument. Each block computes one tile and, through the shared memory that the
@@ -1546,6 +1522,23 @@ __device__ __forceinline__ TilePlace tile_place(unsigned block, unsigned tiles_m
   const unsigned height = tiles_m - first < BAND ? tiles_m - first : BAND;
   return {static_cast<Index>(z), static_cast<Index>(first + rest % height), static_cast<Index>(rest / height)};
 }
+
+// Whether a functor goes on after finish, and with what.
+template <class P, class = void>
+struct TailOf {
+  struct Row {};
+  struct Group {};
+  static __device__ __forceinline__ Group group(const P&, accum, accum, accum) { return {}; }
+  static constexpr bool there = false, reduces = false;
+};
+template <class P>
+struct TailOf<P, typename Named<typename P::Tail>::type> {
+  using Row = typename P::Tail;
+  using Group = typename P::Group;
+  static __device__ __forceinline__ Group group(const P& p, accum count, accum mean, accum m2) { return p.grouped(count, mean, m2); }
+  static constexpr bool there = true, reduces = P::reduces;
+  static_assert(!P::statistics || P::group > 0, "what follows needs moments of whole groups");
+};
 
 // Sums over LANES neighbouring lanes.
 template <int LANES, int N>
@@ -1682,14 +1675,17 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
           p.pool_out(z, m + r, columns.pooled(q), pool);
         }
   }
+  using Tail = TailOf<P>;
+  [[maybe_unused]] typename Tail::Row tails[ROWS];
   if constexpr (P::statistics) {
     // LANES lanes take TAKES columns each of one statistic.
     constexpr int LANES = P::group > 0 && P::group < 32 ? P::group : 32;
     constexpr int TAKES = P::group == 0 ? EACH : P::group < 32 ? 1 : P::group / 32;
     constexpr int WIDTH = P::group == 0 ? 1 : P::group;
+    constexpr bool ALL_KNOW = LANES < 32 || Tail::there;  // all lanes of a group get its moments
     static_assert(EACH % TAKES == 0, "a group of columns lies within a tile");
 #pragma unroll
-    for (int first = 0; LANES < 32 && first < EACH; first += TAKES) {
+    for (int first = 0; ALL_KNOW && first < EACH; first += TAKES) {
       const accum size = static_cast<accum>(P::group > 0 ? P::group : columns.count);
       accum near[ROWS], both[2 * ROWS];  // means; deviations from them and their squares
 #pragma unroll
@@ -1717,11 +1713,17 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
         const accum off = both[2 * r] / size, squares = both[2 * r + 1] - size * off * off;
         if (m + r < limit && lane % LANES == 0 && (P::group == 0 || columns.valid(0, first)))
           p.sink(z, m + r, P::group > 0 ? columns.column(0, first) / WIDTH : columns.tile, size, near[r] + off, squares);
+        if constexpr (Tail::there) {
+          const auto group = Tail::group(p, size, near[r] + off, squares);
+#pragma unroll
+          for (int j = first; j < first + TAKES; ++j)
+            if (m + r < limit && columns.valid(r, j)) p.tail(z, m + r, columns.column(r, j), kept[r][j], group, tails[r]);
+        }
       }
     }
     // The whole warp takes each of them, all rows in one go, with deviations from what is near the mean.
 #pragma unroll
-    for (int first = 0; LANES == 32 && first < EACH; first += TAKES) {
+    for (int first = 0; !ALL_KNOW && first < EACH; first += TAKES) {
       constexpr int EVERY = 32 / ROWS;
       accum both[2 * ROWS], middle = 0;  // of row lane / EVERY, as is the size
       accum size = static_cast<accum>(P::group > 0 ? P::group : columns.count);
@@ -1752,6 +1754,19 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
       const accum off = mine * part, squares = other - mine * off;
       if (lane % EVERY == 0 && m + lane / EVERY < limit && (P::group == 0 || columns.valid(0, first)))
         p.sink(z, m + lane / EVERY, P::group > 0 ? columns.column(0, first) / WIDTH : columns.tile, size, middle + off, squares < 0 ? accum(0) : squares);
+    }
+  } else if constexpr (Tail::there) {
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r)
+#pragma unroll
+      for (int j = 0; j < EACH; ++j)
+        if (m + r < limit && columns.valid(r, j)) p.tail(z, m + r, columns.column(r, j), kept[r][j], {}, tails[r]);
+  }
+  if constexpr (Tail::reduces) {
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+      const auto row = fold_lanes<32>(tails[r]);
+      if (lane == 0 && m + r < limit) p.tail_out(z, m + r, columns.tile, row);
     }
   }
 }
@@ -1843,7 +1858,7 @@ cudaError_t allow_shared(Kernel* kernel, int bytes) {
   return error;
 }
 
-// Launches nothing where D is empty. cudaErrorInvalidValue: too many tiles, or statistics of split (partial) sums.
+// Launches nothing where D is empty. cudaErrorInvalidValue: too many tiles, or statistics or a tail of split (partial) sums.
 template <class Config, class P>
 cudaError_t launch_contract(const P& p, int splits, cudaStream_t stream) {
   const int64_t tiles_m = (static_cast<int64_t>(p.rows()) + Config::BM - 1) / Config::BM;
@@ -1851,7 +1866,7 @@ cudaError_t launch_contract(const P& p, int splits, cudaStream_t stream) {
   const int64_t batches = p.batches(), most = 0x7fffffff;
   if (batches == 0 || tiles_m == 0 || tiles_n == 0) return cudaSuccess;
   if (tiles_m > most / tiles_n || batches > most / (tiles_m * tiles_n)) return cudaErrorInvalidValue;
-  if (splits < 1 || splits > 65535 || (P::statistics && splits > 1)) return cudaErrorInvalidValue;
+  if (splits < 1 || splits > 65535 || ((P::statistics || TailOf<P>::there) && splits > 1)) return cudaErrorInvalidValue;
   const cudaError_t refused = allow_shared(contract_kernel<Config, P>, Config::shared_bytes);
   if (refused != cudaSuccess) return refused;
   const dim3 grid(static_cast<unsigned>(batches * tiles_m * tiles_n), static_cast<unsigned>(splits));
@@ -4895,7 +4910,7 @@ void run_contract_1(uint64_t p_conv_transpose_bias, uint64_t p_conv_transpose_we
   #endif
 }
 
-int64_t bytes_contract_1(int64_t convolution_sum_box, int64_t convolution_sum_boxes, int64_t s0, int64_t s53, int64_t s77) {
+int64_t packed_contract_1(int64_t convolution_sum_box, int64_t convolution_sum_boxes, int64_t s0, int64_t s53, int64_t s77) {
   const contract_1 stage{nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, static_cast<Index>(convolution_sum_box), static_cast<Index>(convolution_sum_boxes), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77)};
   #if CRUCIBLE_HOPPER && CRUCIBLE_CONV == 1
   return ready_bytes<Ready<3, 2, 3, 1, Operands::Half>>(stage);
@@ -4907,17 +4922,19 @@ int64_t bytes_contract_1(int64_t convolution_sum_box, int64_t convolution_sum_bo
   #endif
 }
 
-// var_mean, full_1, gt_1, mul_5, mul_4, view_3, mul_6, add_4, where_1, full, gt, mul_2, view_2, mul_3, add_3, where
+// var_mean, full_1, gt_1, mul_5, mul_4, view_3, mul_6, add_4, where_1, full, gt, mul_2, view_2, mul_3, add_3, where, add
 struct rows_1 {
-  const scalar* __restrict__ p_batch_norm_running_mean;
-  const scalar* __restrict__ p_batch_norm_running_var;
   const accum* __restrict__ p_var_mean_tile_count;
   const accum* __restrict__ p_var_mean_tile_m2;
   const accum* __restrict__ p_var_mean_tile_mean;
+  int64_t* p_add;
+  int64_t* p_batch_norm_num_batches_tracked;
+  scalar* p_batch_norm_running_mean;
+  scalar* p_batch_norm_running_var;
   accum* __restrict__ p_var_mean_0_kept;
   accum* __restrict__ p_var_mean_1_kept;
-  scalar* __restrict__ p_where;
-  scalar* __restrict__ p_where_1;
+  scalar* p_where;
+  scalar* p_where_1;
   Index convolution_sum_boxes, s0, s53, s77;
 
   __host__ __device__ Index rows() const { return 128; }
@@ -4967,21 +4984,24 @@ struct rows_1 {
     if (lanes.leads()) {
       const int64_t v8 = int64_t(s0 * s53 * s77 + s0 * s77 * 2 + s53 * s77 * 2 + s77 * 4);
       const bool v9 = v8 > int64_t(0);
-      const accum v10 = to_accum(read(p_batch_norm_running_var[row]));
+      const accum v10 = to_accum(p_batch_norm_running_var[row]);
       const accum v11 = accum((double(s0 * s53 * s77 + s0 * s77 * 2 + s53 * s77 * 2 + s77 * 4) / double(s0 * s53 * s77 + s0 * s77 * 2 + s53 * s77 * 2 + s77 * 4 - 1)));
       const accum v12 = (v10 * accum(0.9)) + (((var_mean_1 / accum(v8)) * v11) * accum(0.1));
       p_where_1[row] = to_scalar(v9 ? v12 : v10);
-      const accum v13 = to_accum(read(p_batch_norm_running_mean[row]));
+      const accum v13 = to_accum(p_batch_norm_running_mean[row]);
       const accum v14 = v9 ? ((v13 * accum(0.9)) + (var_mean_0 * accum(0.1))) : v13;
       p_where[row] = to_scalar(v14);
       p_var_mean_0_kept[row] = var_mean_0;
       p_var_mean_1_kept[row] = var_mean_1;
+      if (row < 1) {
+        p_add[0] = p_batch_norm_num_batches_tracked[0] + int64_t(1);
+      }
     }
   }
 };
 
-void run_rows_1(uint64_t p_batch_norm_running_mean, uint64_t p_batch_norm_running_var, uint64_t p_var_mean_tile_count, uint64_t p_var_mean_tile_m2, uint64_t p_var_mean_tile_mean, uint64_t p_var_mean_0_kept, uint64_t p_var_mean_1_kept, uint64_t p_where, uint64_t p_where_1, int64_t convolution_sum_boxes, int64_t s0, int64_t s53, int64_t s77, uint64_t stream) {
-  const rows_1 stage{reinterpret_cast<const scalar*>(p_batch_norm_running_mean), reinterpret_cast<const scalar*>(p_batch_norm_running_var), reinterpret_cast<const accum*>(p_var_mean_tile_count), reinterpret_cast<const accum*>(p_var_mean_tile_m2), reinterpret_cast<const accum*>(p_var_mean_tile_mean), reinterpret_cast<accum*>(p_var_mean_0_kept), reinterpret_cast<accum*>(p_var_mean_1_kept), reinterpret_cast<scalar*>(p_where), reinterpret_cast<scalar*>(p_where_1), static_cast<Index>(convolution_sum_boxes), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77)};
+void run_rows_1(uint64_t p_var_mean_tile_count, uint64_t p_var_mean_tile_m2, uint64_t p_var_mean_tile_mean, uint64_t p_add, uint64_t p_batch_norm_num_batches_tracked, uint64_t p_batch_norm_running_mean, uint64_t p_batch_norm_running_var, uint64_t p_var_mean_0_kept, uint64_t p_var_mean_1_kept, uint64_t p_where, uint64_t p_where_1, int64_t convolution_sum_boxes, int64_t s0, int64_t s53, int64_t s77, uint64_t stream) {
+  const rows_1 stage{reinterpret_cast<const accum*>(p_var_mean_tile_count), reinterpret_cast<const accum*>(p_var_mean_tile_m2), reinterpret_cast<const accum*>(p_var_mean_tile_mean), reinterpret_cast<int64_t*>(p_add), reinterpret_cast<int64_t*>(p_batch_norm_num_batches_tracked), reinterpret_cast<scalar*>(p_batch_norm_running_mean), reinterpret_cast<scalar*>(p_batch_norm_running_var), reinterpret_cast<accum*>(p_var_mean_0_kept), reinterpret_cast<accum*>(p_var_mean_1_kept), reinterpret_cast<scalar*>(p_where), reinterpret_cast<scalar*>(p_where_1), static_cast<Index>(convolution_sum_boxes), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77)};
   check(launch_rows<256>(stage, reinterpret_cast<cudaStream_t>(stream)), "rows_1");
 }
 
@@ -5155,23 +5175,6 @@ void run_rows_2(uint64_t p_batch_norm_bias, uint64_t p_batch_norm_weight, uint64
   check(launch_keeping_rows<256>(stage, reinterpret_cast<cudaStream_t>(stream)), "rows_2");
 }
 
-// add
-struct map_1 {
-  const int64_t* __restrict__ p_batch_norm_num_batches_tracked;
-  int64_t* __restrict__ p_add;
-
-  static constexpr bool in_vectors = false;
-  __host__ __device__ Index count() const { return 1; }
-  __device__ __forceinline__ void operator()(Index i) const {
-    p_add[0] = read(p_batch_norm_num_batches_tracked[0]) + int64_t(1);
-  }
-};
-
-void run_map_1(uint64_t p_batch_norm_num_batches_tracked, uint64_t p_add, uint64_t stream) {
-  const map_1 stage{reinterpret_cast<const int64_t*>(p_batch_norm_num_batches_tracked), reinterpret_cast<int64_t*>(p_add)};
-  check(launch_map(stage, reinterpret_cast<cudaStream_t>(stream)), "map_1");
-}
-
 // convolution, view, sign_default, mul_tensor, max_pool2d_with_indices_default, mul_tensor_1, var_mean
 struct contract_2 {
   const scalar* __restrict__ p_batch_norm_weight;
@@ -5312,7 +5315,7 @@ void run_contract_2(uint64_t p_batch_norm_weight, uint64_t p_conv_transpose_bias
   #endif
 }
 
-int64_t bytes_contract_2(int64_t convolution_sum_box, int64_t convolution_sum_boxes, int64_t s0, int64_t s53, int64_t s77) {
+int64_t packed_contract_2(int64_t convolution_sum_box, int64_t convolution_sum_boxes, int64_t s0, int64_t s53, int64_t s77) {
   const contract_2 stage{nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, static_cast<Index>(convolution_sum_box), static_cast<Index>(convolution_sum_boxes), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77)};
   #if CRUCIBLE_HOPPER && CRUCIBLE_CONV == 1
   return ready_bytes<Ready<3, 2, 3, 1, Operands::Half>>(stage);
@@ -5324,17 +5327,19 @@ int64_t bytes_contract_2(int64_t convolution_sum_box, int64_t convolution_sum_bo
   #endif
 }
 
-// var_mean, full_1, gt_1, mul_5, mul_4, view_3, mul_6, add_4, where_1, full, gt, mul_2, view_2, mul_3, add_3, where, add_1, rsqrt
+// var_mean, full_1, gt_1, mul_5, mul_4, view_3, mul_6, add_4, where_1, full, gt, mul_2, view_2, mul_3, add_3, where, add_1, rsqrt, add
 struct rows_3 {
-  const scalar* __restrict__ p_batch_norm_running_mean;
-  const scalar* __restrict__ p_batch_norm_running_var;
   const accum* __restrict__ p_var_mean_tile_count;
   const accum* __restrict__ p_var_mean_tile_m2;
   const accum* __restrict__ p_var_mean_tile_mean;
+  int64_t* p_add;
+  int64_t* p_batch_norm_num_batches_tracked;
+  scalar* p_batch_norm_running_mean;
+  scalar* p_batch_norm_running_var;
   accum* __restrict__ p_rsqrt;
   accum* __restrict__ p_var_mean_0_kept;
-  scalar* __restrict__ p_where;
-  scalar* __restrict__ p_where_1;
+  scalar* p_where;
+  scalar* p_where_1;
   Index convolution_sum_boxes, s0, s53, s77;
 
   __host__ __device__ Index rows() const { return 128; }
@@ -5384,22 +5389,25 @@ struct rows_3 {
     if (lanes.leads()) {
       const int64_t v8 = int64_t(s0 * s53 * s77 + s0 * s77 * 2 + s53 * s77 * 2 + s77 * 4);
       const bool v9 = v8 > int64_t(0);
-      const accum v10 = to_accum(read(p_batch_norm_running_var[row]));
+      const accum v10 = to_accum(p_batch_norm_running_var[row]);
       const accum v11 = var_mean_1 / accum(v8);
       const accum v12 = accum((double(s0 * s53 * s77 + s0 * s77 * 2 + s53 * s77 * 2 + s77 * 4) / double(s0 * s53 * s77 + s0 * s77 * 2 + s53 * s77 * 2 + s77 * 4 - 1)));
       const accum v13 = v9 ? ((v10 * accum(0.9)) + ((v11 * v12) * accum(0.1))) : v10;
       p_where_1[row] = to_scalar(v13);
-      const accum v14 = to_accum(read(p_batch_norm_running_mean[row]));
+      const accum v14 = to_accum(p_batch_norm_running_mean[row]);
       const accum v15 = v9 ? ((v14 * accum(0.9)) + (var_mean_0 * accum(0.1))) : v14;
       p_where[row] = to_scalar(v15);
       p_rsqrt[row] = f_rsqrt((v11 + accum(1e-05)));
       p_var_mean_0_kept[row] = var_mean_0;
+      if (row < 1) {
+        p_add[0] = p_batch_norm_num_batches_tracked[0] + int64_t(1);
+      }
     }
   }
 };
 
-void run_rows_3(uint64_t p_batch_norm_running_mean, uint64_t p_batch_norm_running_var, uint64_t p_var_mean_tile_count, uint64_t p_var_mean_tile_m2, uint64_t p_var_mean_tile_mean, uint64_t p_rsqrt, uint64_t p_var_mean_0_kept, uint64_t p_where, uint64_t p_where_1, int64_t convolution_sum_boxes, int64_t s0, int64_t s53, int64_t s77, uint64_t stream) {
-  const rows_3 stage{reinterpret_cast<const scalar*>(p_batch_norm_running_mean), reinterpret_cast<const scalar*>(p_batch_norm_running_var), reinterpret_cast<const accum*>(p_var_mean_tile_count), reinterpret_cast<const accum*>(p_var_mean_tile_m2), reinterpret_cast<const accum*>(p_var_mean_tile_mean), reinterpret_cast<accum*>(p_rsqrt), reinterpret_cast<accum*>(p_var_mean_0_kept), reinterpret_cast<scalar*>(p_where), reinterpret_cast<scalar*>(p_where_1), static_cast<Index>(convolution_sum_boxes), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77)};
+void run_rows_3(uint64_t p_var_mean_tile_count, uint64_t p_var_mean_tile_m2, uint64_t p_var_mean_tile_mean, uint64_t p_add, uint64_t p_batch_norm_num_batches_tracked, uint64_t p_batch_norm_running_mean, uint64_t p_batch_norm_running_var, uint64_t p_rsqrt, uint64_t p_var_mean_0_kept, uint64_t p_where, uint64_t p_where_1, int64_t convolution_sum_boxes, int64_t s0, int64_t s53, int64_t s77, uint64_t stream) {
+  const rows_3 stage{reinterpret_cast<const accum*>(p_var_mean_tile_count), reinterpret_cast<const accum*>(p_var_mean_tile_m2), reinterpret_cast<const accum*>(p_var_mean_tile_mean), reinterpret_cast<int64_t*>(p_add), reinterpret_cast<int64_t*>(p_batch_norm_num_batches_tracked), reinterpret_cast<scalar*>(p_batch_norm_running_mean), reinterpret_cast<scalar*>(p_batch_norm_running_var), reinterpret_cast<accum*>(p_rsqrt), reinterpret_cast<accum*>(p_var_mean_0_kept), reinterpret_cast<scalar*>(p_where), reinterpret_cast<scalar*>(p_where_1), static_cast<Index>(convolution_sum_boxes), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77)};
   check(launch_rows<256>(stage, reinterpret_cast<cudaStream_t>(stream)), "rows_3");
 }
 
@@ -5633,7 +5641,7 @@ void run_contract_3(uint64_t p_conv_transpose_weight, uint64_t p_x, uint64_t p_c
   #endif
 }
 
-int64_t bytes_contract_3(int64_t convolution_sum_box, int64_t s0, int64_t s53, int64_t s77) {
+int64_t packed_contract_3(int64_t convolution_sum_box, int64_t s0, int64_t s53, int64_t s77) {
   const contract_3 stage{nullptr, nullptr, nullptr, static_cast<Index>(convolution_sum_box), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77)};
   #if CRUCIBLE_HOPPER && CRUCIBLE_CONV == 1
   return ready_bytes<Ready<3, 2, 3, 1, Operands::Half>>(stage);
@@ -5943,7 +5951,7 @@ void run_contract_4(uint64_t p_batch_norm_bias, uint64_t p_batch_norm_running_me
   #endif
 }
 
-int64_t bytes_contract_4(int64_t convolution_sum_box, int64_t s0, int64_t s53, int64_t s77) {
+int64_t packed_contract_4(int64_t convolution_sum_box, int64_t s0, int64_t s53, int64_t s77) {
   const contract_4 stage{nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, static_cast<Index>(convolution_sum_box), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77)};
   #if CRUCIBLE_HOPPER && CRUCIBLE_CONV == 1
   return ready_bytes<Ready<3, 2, 3, 1, Operands::Half>>(stage);
@@ -6038,42 +6046,30 @@ void run_rows_6(uint64_t p_group_norm_bias, uint64_t p_group_norm_weight, uint64
 }
 
 // One after another, those that are asked for.
-void run_training_forward(uint64_t stages, uint64_t p_conv_transpose_weight, uint64_t p_conv_transpose_bias, uint64_t p_batch_norm_weight, uint64_t p_batch_norm_bias, uint64_t p_group_norm_weight, uint64_t p_group_norm_bias, uint64_t p_batch_norm_running_mean, uint64_t p_batch_norm_running_var, uint64_t p_batch_norm_num_batches_tracked, uint64_t p_x, uint64_t p_convolution_sum_0_kept, uint64_t p_var_mean_0_kept, uint64_t p_var_mean_1_kept, uint64_t p_add_6, uint64_t p_var_mean_1_0_kept, uint64_t p_var_mean_1_1_kept, uint64_t memory, int64_t in_var_mean_tile_count, int64_t at_var_mean_tile_count, int64_t in_var_mean_tile_mean, int64_t at_var_mean_tile_mean, int64_t in_var_mean_tile_m2, int64_t at_var_mean_tile_m2, int64_t in_packed_contract_1, int64_t at_packed_contract_1, int64_t in_where_1, int64_t at_where_1, int64_t in_where, int64_t at_where, int64_t in_add, int64_t at_add, int64_t convolution_sum_box, int64_t convolution_sum_boxes, int64_t s0, int64_t s53, int64_t s77, uint64_t stream) {
+void run_training_forward(uint64_t stages, uint64_t p_conv_transpose_weight, uint64_t p_conv_transpose_bias, uint64_t p_batch_norm_weight, uint64_t p_batch_norm_bias, uint64_t p_group_norm_weight, uint64_t p_group_norm_bias, uint64_t p_batch_norm_running_mean, uint64_t p_batch_norm_running_var, uint64_t p_batch_norm_num_batches_tracked, uint64_t p_x, uint64_t p_convolution_sum_0_kept, uint64_t p_var_mean_0_kept, uint64_t p_var_mean_1_kept, uint64_t p_add_6, uint64_t p_var_mean_1_0_kept, uint64_t p_var_mean_1_1_kept, uint64_t memory, int64_t in_var_mean_tile_count, int64_t at_var_mean_tile_count, int64_t in_var_mean_tile_mean, int64_t at_var_mean_tile_mean, int64_t in_var_mean_tile_m2, int64_t at_var_mean_tile_m2, int64_t in_packed_contract_1, int64_t at_packed_contract_1, int64_t convolution_sum_box, int64_t convolution_sum_boxes, int64_t s0, int64_t s53, int64_t s77, uint64_t stream) {
   const uint64_t holders[] = {memory, p_convolution_sum_0_kept, p_var_mean_0_kept, p_var_mean_1_kept, p_add_6, p_var_mean_1_0_kept, p_var_mean_1_1_kept};
   const uint64_t p_var_mean_tile_count = holders[in_var_mean_tile_count] + at_var_mean_tile_count;
   const uint64_t p_var_mean_tile_mean = holders[in_var_mean_tile_mean] + at_var_mean_tile_mean;
   const uint64_t p_var_mean_tile_m2 = holders[in_var_mean_tile_m2] + at_var_mean_tile_m2;
   const uint64_t packed_contract_1 = holders[in_packed_contract_1] + at_packed_contract_1;
-  const uint64_t p_where_1 = holders[in_where_1] + at_where_1;
-  const uint64_t p_where = holders[in_where] + at_where;
-  const uint64_t p_add = holders[in_add] + at_add;
   if (stages & 1) run_contract_1(p_conv_transpose_bias, p_conv_transpose_weight, p_x, p_convolution_sum_0_kept, p_var_mean_tile_count, p_var_mean_tile_m2, p_var_mean_tile_mean, convolution_sum_box, convolution_sum_boxes, s0, s53, s77, packed_contract_1, stream);
-  if (stages & 2) run_rows_1(p_batch_norm_running_mean, p_batch_norm_running_var, p_var_mean_tile_count, p_var_mean_tile_m2, p_var_mean_tile_mean, p_var_mean_0_kept, p_var_mean_1_kept, p_where, p_where_1, convolution_sum_boxes, s0, s53, s77, stream);
+  if (stages & 2) run_rows_1(p_var_mean_tile_count, p_var_mean_tile_m2, p_var_mean_tile_mean, p_batch_norm_num_batches_tracked, p_batch_norm_num_batches_tracked, p_batch_norm_running_mean, p_batch_norm_running_var, p_var_mean_0_kept, p_var_mean_1_kept, p_batch_norm_running_mean, p_batch_norm_running_var, convolution_sum_boxes, s0, s53, s77, stream);
   if (stages & 4) run_rows_2(p_batch_norm_bias, p_batch_norm_weight, p_conv_transpose_bias, p_convolution_sum_0_kept, p_group_norm_bias, p_group_norm_weight, p_var_mean_0_kept, p_var_mean_1_kept, p_add_6, p_var_mean_1_0_kept, p_var_mean_1_1_kept, s0, s53, s77, stream);
-  if (stages & 8) run_map_1(p_batch_norm_num_batches_tracked, p_add, stream);
-  const Copies<3> updates{{{p_where, p_batch_norm_running_mean, 128 * sizeof(scalar)}, {p_where_1, p_batch_norm_running_var, 128 * sizeof(scalar)}, {p_add, p_batch_norm_num_batches_tracked, 1 * sizeof(int64_t)}}};
-  if (stages & 16) check(launch_copies(updates, reinterpret_cast<cudaStream_t>(stream)), "updates");
 }
 
 // One after another, those that are asked for.
-void run_training_inference(uint64_t stages, uint64_t p_conv_transpose_weight, uint64_t p_conv_transpose_bias, uint64_t p_batch_norm_weight, uint64_t p_batch_norm_bias, uint64_t p_group_norm_weight, uint64_t p_group_norm_bias, uint64_t p_batch_norm_running_mean, uint64_t p_batch_norm_running_var, uint64_t p_batch_norm_num_batches_tracked, uint64_t p_x, uint64_t p_add_6, uint64_t memory, int64_t in_mul_tensor_1, int64_t at_mul_tensor_1, int64_t in_var_mean_tile_count, int64_t at_var_mean_tile_count, int64_t in_var_mean_tile_mean, int64_t at_var_mean_tile_mean, int64_t in_var_mean_tile_m2, int64_t at_var_mean_tile_m2, int64_t in_packed_contract_1, int64_t at_packed_contract_1, int64_t in_where_1, int64_t at_where_1, int64_t in_where, int64_t at_where, int64_t in_rsqrt, int64_t at_rsqrt, int64_t in_var_mean_0_kept, int64_t at_var_mean_0_kept, int64_t in_add, int64_t at_add, int64_t convolution_sum_box, int64_t convolution_sum_boxes, int64_t s0, int64_t s53, int64_t s77, uint64_t stream) {
+void run_training_inference(uint64_t stages, uint64_t p_conv_transpose_weight, uint64_t p_conv_transpose_bias, uint64_t p_batch_norm_weight, uint64_t p_batch_norm_bias, uint64_t p_group_norm_weight, uint64_t p_group_norm_bias, uint64_t p_batch_norm_running_mean, uint64_t p_batch_norm_running_var, uint64_t p_batch_norm_num_batches_tracked, uint64_t p_x, uint64_t p_add_6, uint64_t memory, int64_t in_mul_tensor_1, int64_t at_mul_tensor_1, int64_t in_var_mean_tile_count, int64_t at_var_mean_tile_count, int64_t in_var_mean_tile_mean, int64_t at_var_mean_tile_mean, int64_t in_var_mean_tile_m2, int64_t at_var_mean_tile_m2, int64_t in_packed_contract_1, int64_t at_packed_contract_1, int64_t in_rsqrt, int64_t at_rsqrt, int64_t in_var_mean_0_kept, int64_t at_var_mean_0_kept, int64_t convolution_sum_box, int64_t convolution_sum_boxes, int64_t s0, int64_t s53, int64_t s77, uint64_t stream) {
   const uint64_t holders[] = {memory, p_add_6};
   const uint64_t p_mul_tensor_1 = holders[in_mul_tensor_1] + at_mul_tensor_1;
   const uint64_t p_var_mean_tile_count = holders[in_var_mean_tile_count] + at_var_mean_tile_count;
   const uint64_t p_var_mean_tile_mean = holders[in_var_mean_tile_mean] + at_var_mean_tile_mean;
   const uint64_t p_var_mean_tile_m2 = holders[in_var_mean_tile_m2] + at_var_mean_tile_m2;
   const uint64_t packed_contract_1 = holders[in_packed_contract_1] + at_packed_contract_1;
-  const uint64_t p_where_1 = holders[in_where_1] + at_where_1;
-  const uint64_t p_where = holders[in_where] + at_where;
   const uint64_t p_rsqrt = holders[in_rsqrt] + at_rsqrt;
   const uint64_t p_var_mean_0_kept = holders[in_var_mean_0_kept] + at_var_mean_0_kept;
-  const uint64_t p_add = holders[in_add] + at_add;
   if (stages & 1) run_contract_2(p_batch_norm_weight, p_conv_transpose_bias, p_conv_transpose_weight, p_x, p_mul_tensor_1, p_var_mean_tile_count, p_var_mean_tile_m2, p_var_mean_tile_mean, convolution_sum_box, convolution_sum_boxes, s0, s53, s77, packed_contract_1, stream);
-  if (stages & 2) run_rows_3(p_batch_norm_running_mean, p_batch_norm_running_var, p_var_mean_tile_count, p_var_mean_tile_m2, p_var_mean_tile_mean, p_rsqrt, p_var_mean_0_kept, p_where, p_where_1, convolution_sum_boxes, s0, s53, s77, stream);
+  if (stages & 2) run_rows_3(p_var_mean_tile_count, p_var_mean_tile_m2, p_var_mean_tile_mean, p_batch_norm_num_batches_tracked, p_batch_norm_num_batches_tracked, p_batch_norm_running_mean, p_batch_norm_running_var, p_rsqrt, p_var_mean_0_kept, p_batch_norm_running_mean, p_batch_norm_running_var, convolution_sum_boxes, s0, s53, s77, stream);
   if (stages & 4) run_rows_4(p_batch_norm_bias, p_batch_norm_weight, p_group_norm_bias, p_group_norm_weight, p_mul_tensor_1, p_rsqrt, p_var_mean_0_kept, p_add_6, s0, s53, s77, stream);
-  if (stages & 8) run_map_1(p_batch_norm_num_batches_tracked, p_add, stream);
-  const Copies<3> updates{{{p_where, p_batch_norm_running_mean, 128 * sizeof(scalar)}, {p_where_1, p_batch_norm_running_var, 128 * sizeof(scalar)}, {p_add, p_batch_norm_num_batches_tracked, 1 * sizeof(int64_t)}}};
-  if (stages & 16) check(launch_copies(updates, reinterpret_cast<cudaStream_t>(stream)), "updates");
 }
 
 // One after another, those that are asked for.
@@ -6745,6 +6741,61 @@ struct Simt {
 
 }  // namespace crucible
 
+// Partial results of a warp's lanes (plain structs of whole words with a function join), by shuffles.
+
+namespace crucible {
+
+// What `shuffle` makes of each word.
+template <class Acc, class Shuffle>
+__device__ __forceinline__ Acc shuffled(const Acc& a, Shuffle shuffle) {
+  static_assert(sizeof(Acc) % 4 == 0, "partial results are whole words");
+  uint32_t words[sizeof(Acc) / 4];
+  memcpy(words, &a, sizeof(Acc));
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(Acc) / 4); ++i) words[i] = shuffle(words[i]);
+  Acc b;
+  memcpy(&b, words, sizeof(Acc));
+  return b;
+}
+
+// The first COUNT lanes' results, joined, in the first of them. What the others join on the way nobody wants.
+template <int COUNT, class Acc>
+__device__ __forceinline__ Acc fold_lanes(Acc a) {
+#pragma unroll
+  for (int by = COUNT / 2; by > 0; by /= 2)
+    a.join(shuffled(a, [by](uint32_t word) { return __shfl_down_sync(0xffffffffu, word, by); }));
+  return a;
+}
+
+// The same, to all lanes.
+template <int COUNT, class Acc>
+__device__ __forceinline__ Acc join_lanes(const Acc& a) {
+  return shuffled(fold_lanes<COUNT>(a), [](uint32_t word) { return __shfl_sync(0xffffffffu, word, 0); });
+}
+
+// Of N results in each lane, N a power of two: lane l gets a[l / (32 / N)], joined over the warp.
+template <int N, class Acc>
+__device__ __forceinline__ Acc scattered_join(Acc (&a)[N]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  int step = 16;
+  const auto across = [&step](const Acc& b) {
+    return shuffled(b, [step](uint32_t word) { return __shfl_xor_sync(0xffffffffu, word, step); });
+  };
+#pragma unroll
+  for (int n = N; n > 1; n /= 2, step /= 2)
+#pragma unroll
+    for (int i = 0; i < n / 2; ++i) {
+      const Acc other = lane & step ? a[i] : a[i + n / 2];
+      if (lane & step) a[i] = a[i + n / 2];
+      a[i].join(across(other));
+    }
+#pragma unroll
+  for (; step > 0; step /= 2) a[0].join(across(a[0]));
+  return a[0];
+}
+
+}  // namespace crucible
+
 // The contraction engine on tensor cores (mma.sync, compute capability 8.0 and later).
 //
 // Block tile BM x BN, BK deep; each warp computes WM x WN. What lies in shared memory are 32-bit words: a tf32 number,
@@ -7116,6 +7167,13 @@ struct Mma {
 //   using Pooling = ..;                a reduction (reduce.cuh) over a window's elements
 //   __device__ accum pool_in(Index z, Index m, Index n, accum value) const;    an element of it
 //   __device__ void pool_out(Index z, Index m, Index n, const Pooling&) const; n: the window's place among all whole ones
+// A functor whose columns are no pixels may go on where finish ended, with what it returned and what its group has in common:
+//   struct Group;                      of numbers, computed from the moments of a group once; without statistics empty
+//   __device__ Group grouped(accum count, accum mean, accum m2) const;
+//   struct Tail;                       reductions along a row, of the elements in a tile; it may have none
+//   static constexpr bool reduces;     whether it has any
+//   __device__ void tail(Index z, Index m, Index n, accum finished, const Group&, Tail&) const;   for elements in range only
+//   __device__ void tail_out(Index z, Index m, Index tile_n, const Tail&) const;   once for each (z, m, tile of columns)
 //
 // Split s of `splits` sums a contiguous range of k (whole tiles); an empty range gives 0. Nothing depends on timing.
 // The engine (Simt, Mma) is a template argument. Each block computes one tile and, through the shared memory that the
@@ -7141,6 +7199,23 @@ __device__ __forceinline__ TilePlace tile_place(unsigned block, unsigned tiles_m
   const unsigned height = tiles_m - first < BAND ? tiles_m - first : BAND;
   return {static_cast<Index>(z), static_cast<Index>(first + rest % height), static_cast<Index>(rest / height)};
 }
+
+// Whether a functor goes on after finish, and with what.
+template <class P, class = void>
+struct TailOf {
+  struct Row {};
+  struct Group {};
+  static __device__ __forceinline__ Group group(const P&, accum, accum, accum) { return {}; }
+  static constexpr bool there = false, reduces = false;
+};
+template <class P>
+struct TailOf<P, typename Named<typename P::Tail>::type> {
+  using Row = typename P::Tail;
+  using Group = typename P::Group;
+  static __device__ __forceinline__ Group group(const P& p, accum count, accum mean, accum m2) { return p.grouped(count, mean, m2); }
+  static constexpr bool there = true, reduces = P::reduces;
+  static_assert(!P::statistics || P::group > 0, "what follows needs moments of whole groups");
+};
 
 // Sums over LANES neighbouring lanes.
 template <int LANES, int N>
@@ -7277,14 +7352,17 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
           p.pool_out(z, m + r, columns.pooled(q), pool);
         }
   }
+  using Tail = TailOf<P>;
+  [[maybe_unused]] typename Tail::Row tails[ROWS];
   if constexpr (P::statistics) {
     // LANES lanes take TAKES columns each of one statistic.
     constexpr int LANES = P::group > 0 && P::group < 32 ? P::group : 32;
     constexpr int TAKES = P::group == 0 ? EACH : P::group < 32 ? 1 : P::group / 32;
     constexpr int WIDTH = P::group == 0 ? 1 : P::group;
+    constexpr bool ALL_KNOW = LANES < 32 || Tail::there;  // all lanes of a group get its moments
     static_assert(EACH % TAKES == 0, "a group of columns lies within a tile");
 #pragma unroll
-    for (int first = 0; LANES < 32 && first < EACH; first += TAKES) {
+    for (int first = 0; ALL_KNOW && first < EACH; first += TAKES) {
       const accum size = static_cast<accum>(P::group > 0 ? P::group : columns.count);
       accum near[ROWS], both[2 * ROWS];  // means; deviations from them and their squares
 #pragma unroll
@@ -7312,11 +7390,17 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
         const accum off = both[2 * r] / size, squares = both[2 * r + 1] - size * off * off;
         if (m + r < limit && lane % LANES == 0 && (P::group == 0 || columns.valid(0, first)))
           p.sink(z, m + r, P::group > 0 ? columns.column(0, first) / WIDTH : columns.tile, size, near[r] + off, squares);
+        if constexpr (Tail::there) {
+          const auto group = Tail::group(p, size, near[r] + off, squares);
+#pragma unroll
+          for (int j = first; j < first + TAKES; ++j)
+            if (m + r < limit && columns.valid(r, j)) p.tail(z, m + r, columns.column(r, j), kept[r][j], group, tails[r]);
+        }
       }
     }
     // The whole warp takes each of them, all rows in one go, with deviations from what is near the mean.
 #pragma unroll
-    for (int first = 0; LANES == 32 && first < EACH; first += TAKES) {
+    for (int first = 0; !ALL_KNOW && first < EACH; first += TAKES) {
       constexpr int EVERY = 32 / ROWS;
       accum both[2 * ROWS], middle = 0;  // of row lane / EVERY, as is the size
       accum size = static_cast<accum>(P::group > 0 ? P::group : columns.count);
@@ -7347,6 +7431,19 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
       const accum off = mine * part, squares = other - mine * off;
       if (lane % EVERY == 0 && m + lane / EVERY < limit && (P::group == 0 || columns.valid(0, first)))
         p.sink(z, m + lane / EVERY, P::group > 0 ? columns.column(0, first) / WIDTH : columns.tile, size, middle + off, squares < 0 ? accum(0) : squares);
+    }
+  } else if constexpr (Tail::there) {
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r)
+#pragma unroll
+      for (int j = 0; j < EACH; ++j)
+        if (m + r < limit && columns.valid(r, j)) p.tail(z, m + r, columns.column(r, j), kept[r][j], {}, tails[r]);
+  }
+  if constexpr (Tail::reduces) {
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+      const auto row = fold_lanes<32>(tails[r]);
+      if (lane == 0 && m + r < limit) p.tail_out(z, m + r, columns.tile, row);
     }
   }
 }
@@ -7438,7 +7535,7 @@ cudaError_t allow_shared(Kernel* kernel, int bytes) {
   return error;
 }
 
-// Launches nothing where D is empty. cudaErrorInvalidValue: too many tiles, or statistics of split (partial) sums.
+// Launches nothing where D is empty. cudaErrorInvalidValue: too many tiles, or statistics or a tail of split (partial) sums.
 template <class Config, class P>
 cudaError_t launch_contract(const P& p, int splits, cudaStream_t stream) {
   const int64_t tiles_m = (static_cast<int64_t>(p.rows()) + Config::BM - 1) / Config::BM;
@@ -7446,7 +7543,7 @@ cudaError_t launch_contract(const P& p, int splits, cudaStream_t stream) {
   const int64_t batches = p.batches(), most = 0x7fffffff;
   if (batches == 0 || tiles_m == 0 || tiles_n == 0) return cudaSuccess;
   if (tiles_m > most / tiles_n || batches > most / (tiles_m * tiles_n)) return cudaErrorInvalidValue;
-  if (splits < 1 || splits > 65535 || (P::statistics && splits > 1)) return cudaErrorInvalidValue;
+  if (splits < 1 || splits > 65535 || ((P::statistics || TailOf<P>::there) && splits > 1)) return cudaErrorInvalidValue;
   const cudaError_t refused = allow_shared(contract_kernel<Config, P>, Config::shared_bytes);
   if (refused != cudaSuccess) return refused;
   const dim3 grid(static_cast<unsigned>(batches * tiles_m * tiles_n), static_cast<unsigned>(splits));
@@ -8808,8 +8905,9 @@ cudaError_t launch_map(const M& m, cudaStream_t stream) {
 //   void walk(const L&, Index row, Index part, int64_t from, int64_t to, const Found&) const;
 // and takes two launches: the rows, then pieces of SLICE_VECTORS vectors a thread of each of a row's parts.
 //
-// A split functor, for few long rows, has instead
-//   struct Acc;  void walk(const L&, Index row, int64_t from, int64_t to, Acc&) const;  int64_t length() const;
+// A split functor, for few long rows, which may be the same stretch of places several times (a channel of every sample), has
+//   struct Acc;  int64_t length() const;  Index repeats() const;   of the stretch, and how many times
+//   void walk(const L&, Index row, Index first, Index last, int64_t from, int64_t to, Acc&) const;   some of both
 //   void finish(const L&, Index row, const Acc&) const;
 // and takes two launches: every part of every row, then the rows. Nothing depends on timing.
 //   CRUCIBLE_SLICE_VECTORS   how many vectors a thread of a sliced walk has, all asked for before the first is used
@@ -8826,28 +8924,6 @@ cudaError_t launch_map(const M& m, cudaStream_t stream) {
 namespace crucible {
 
 constexpr int ROW_THREADS = 256, SLICE_VECTORS = CRUCIBLE_SLICE_VECTORS, GRID_MOST = 65535;
-
-// What another lane has: the one `by` further on, or, where LANE, that lane.
-template <bool LANE = false, class Acc>
-__device__ __forceinline__ Acc from_lane(const Acc& a, int by) {
-  static_assert(sizeof(Acc) % 4 == 0, "partial results are whole words");
-  uint32_t words[sizeof(Acc) / 4];
-  memcpy(words, &a, sizeof(Acc));
-#pragma unroll
-  for (int i = 0; i < static_cast<int>(sizeof(Acc) / 4); ++i)
-    words[i] = LANE ? __shfl_sync(0xffffffffu, words[i], by) : __shfl_down_sync(0xffffffffu, words[i], by);
-  Acc b;
-  memcpy(&b, words, sizeof(Acc));
-  return b;
-}
-
-// The first COUNT lanes' results, joined, to all lanes. What the others join on the way nobody wants.
-template <int COUNT, class Acc>
-__device__ __forceinline__ Acc join_lanes(Acc a) {
-#pragma unroll
-  for (int by = COUNT / 2; by > 0; by /= 2) a.join(from_lane(a, by));
-  return from_lane<true>(a, 0);
-}
 
 // What an earlier kernel left, whole.
 template <class T>
@@ -8939,15 +9015,28 @@ __global__ void __launch_bounds__(ROW_THREADS) row_slices_kernel(const R r, cons
   r.walk(Lanes<ROW_THREADS>(), row, place % r.repeats(), from, to, read_words(found + row));
 }
 
+// How a long row is cut: its stretch into so many, and, where that is short, the times into so many.
+struct RowCuts {
+  int along, across;
+};
 template <int N, class R>
-__global__ void __launch_bounds__(ROW_THREADS) row_parts_kernel(const R r, typename R::Acc* parts, int splits) {
+__host__ __device__ inline RowCuts row_cuts(const R& r, int splits) {
+  const int64_t most = r.length() / (16 * N), repeats = r.repeats();
+  const int along = most < 1 ? 1 : most < splits ? static_cast<int>(most) : splits, across = splits / along;
+  return {along, repeats < 1 ? 1 : repeats < across ? static_cast<int>(repeats) : across};
+}
+
+template <int N, class R>
+__global__ void __launch_bounds__(ROW_THREADS) row_parts_kernel(const R r, typename R::Acc* parts, RowCuts cuts) {
   follow();
-  const int64_t row = row_of_thread<N>(), length = r.length(), each = row_share(length, splits);
+  const int64_t row = row_of_thread<N>(), length = r.length(), each = row_share(length, cuts.along);
   if (row >= r.rows()) return;
-  const int64_t from = each * blockIdx.y, to = from + each < length ? from + each : length;
+  const int64_t from = each * (blockIdx.y % cuts.along), to = from + each < length ? from + each : length;
+  const Index repeats = r.repeats(), times = (repeats + cuts.across - 1) / cuts.across;
+  const Index first = times * static_cast<Index>(blockIdx.y / cuts.along), left = repeats - first;
   typename R::Acc a;
   const Lanes<N> lanes;
-  r.walk(lanes, static_cast<Index>(row), from, to, a);
+  if (left > 0) r.walk(lanes, static_cast<Index>(row), first, left < times ? repeats : first + times, from, to, a);
   lanes.join(a);
   if (lanes.leads()) parts[static_cast<int64_t>(blockIdx.y) * r.rows() + row] = a;
 }
@@ -9006,57 +9095,10 @@ cudaError_t launch_split_rows(const R& r, void* parts, int splits, cudaStream_t 
   const int64_t rows = r.rows();
   if (rows <= 0) return cudaSuccess;
   auto* const acc = static_cast<typename R::Acc*>(parts);
-  const cudaError_t error = cudaLaunchKernelEx(After(dim3(row_blocks(rows, N), splits), ROW_THREADS, 0, stream),
-                                               row_parts_kernel<N, R>, r, acc, splits);
-  if (error != cudaSuccess) return error;
-  return cudaLaunchKernelEx(After(row_blocks(rows, 32), ROW_THREADS, 0, stream), row_whole_kernel<R>, r, acc, splits);
-}
-
-}  // namespace crucible
-
-// Long rows that are the same stretch of places several times (a channel of every sample), cut both ways: into parts of the
-// stretch, and where that is short into some of the times each. Functors are those of launch_split_rows (row.cuh), but
-//   __host__ __device__ Index repeats() const;   how many times
-//   walk(lanes, row, first, last, from, to, a)   of the times first to below last, the places from to below to
-
-namespace crucible {
-
-// How a row is cut: its stretch into so many, the times into so many.
-struct RowCuts {
-  int along, across;
-};
-template <int N, class R>
-__host__ __device__ inline RowCuts row_cuts(const R& r, int splits) {
-  const int64_t most = r.length() / (16 * N), repeats = r.repeats();
-  const int along = most < 1 ? 1 : most < splits ? static_cast<int>(most) : splits, across = splits / along;
-  return {along, repeats < 1 ? 1 : repeats < across ? static_cast<int>(repeats) : across};
-}
-
-template <int N, class R>
-__global__ void __launch_bounds__(ROW_THREADS) row_repeats_kernel(const R r, typename R::Acc* parts, RowCuts cuts) {
-  follow();
-  const int64_t row = row_of_thread<N>(), length = r.length(), each = row_share(length, cuts.along);
-  if (row >= r.rows()) return;
-  const int64_t from = each * (blockIdx.y % cuts.along), to = from + each < length ? from + each : length;
-  const Index repeats = r.repeats(), times = (repeats + cuts.across - 1) / cuts.across;
-  const Index first = times * static_cast<Index>(blockIdx.y / cuts.along), left = repeats - first;
-  typename R::Acc a;
-  const Lanes<N> lanes;
-  if (left > 0) r.walk(lanes, static_cast<Index>(row), first, left < times ? repeats : first + times, from, to, a);
-  lanes.join(a);
-  if (lanes.leads()) parts[static_cast<int64_t>(blockIdx.y) * r.rows() + row] = a;
-}
-
-// `parts` has room for rows * splits partial results.
-template <int N, class R>
-cudaError_t launch_repeated_rows(const R& r, void* parts, int splits, cudaStream_t stream) {
-  const int64_t rows = r.rows();
-  if (rows <= 0) return cudaSuccess;
-  auto* const acc = static_cast<typename R::Acc*>(parts);
   const RowCuts cuts = row_cuts<N>(r, splits);
   const int count = cuts.along * cuts.across;
   const cudaError_t error = cudaLaunchKernelEx(After(dim3(row_blocks(rows, N), count), ROW_THREADS, 0, stream),
-                                               row_repeats_kernel<N, R>, r, acc, cuts);
+                                               row_parts_kernel<N, R>, r, acc, cuts);
   if (error != cudaSuccess) return error;
   return cudaLaunchKernelEx(After(row_blocks(rows, 32), ROW_THREADS, 0, stream), row_whole_kernel<R>, r, acc, count);
 }
@@ -11391,13 +11433,15 @@ struct rows_1 {
 
   __host__ __device__ Index rows() const { return 128; }
   __host__ __device__ int64_t length() const { return (s0 / 2) * (s53 / 2) * s77 + (s0 / 2) * s77 + (s53 / 2) * s77 + s77; }
+  __host__ __device__ Index repeats() const { return 1; }
   struct Acc {
     Sum r0;  // sum_1
     Sum r1;  // sum_2
     __device__ __forceinline__ void join(const Acc& b) { r0.join(b.r0); r1.join(b.r1); }
   };
   template <class L>
-  __device__ __forceinline__ void walk(const L& lanes, Index row, int64_t from, int64_t to, Acc& a) const {
+  __device__ __forceinline__ void walk(const L& lanes, Index row, Index first, Index last, int64_t from,
+                                       int64_t to, Acc& a) const {
     const Index q2 = s0 / 2;
     const Index q3 = s53 / 2;
     const accum v10 = to_accum(read(p_conv_transpose_bias[row]));
@@ -11585,8 +11629,8 @@ struct rows_3 {
   Index s0, s53, s77;
 
   __host__ __device__ Index rows() const { return 128; }
-  __host__ __device__ Index repeats() const { return s77; }
   __host__ __device__ int64_t length() const { return s0 * s53 + s0 * 2 + s53 * 2 + 4; }
+  __host__ __device__ Index repeats() const { return s77; }
   struct Acc {
     Sum r0;  // sum_3
     Sum r1;  // sum_4
@@ -11595,7 +11639,8 @@ struct rows_3 {
     __device__ __forceinline__ void join(const Acc& b) { r0.join(b.r0); r1.join(b.r1); r2.join(b.r2); r3.join(b.r3); }
   };
   template <class L>
-  __device__ __forceinline__ void walk(const L& lanes, Index row, Index first, Index last, int64_t from, int64_t to, Acc& a) const {
+  __device__ __forceinline__ void walk(const L& lanes, Index row, Index first, Index last, int64_t from,
+                                       int64_t to, Acc& a) const {
     const Index q3 = s53 / 2;
     const Index q6 = s0 / 2;
     const accum v10 = to_accum(read(p_conv_transpose_bias[row]));
@@ -11644,7 +11689,7 @@ struct rows_3 {
 
 void run_rows_3(uint64_t p_batch_norm_weight, uint64_t p_conv_transpose_bias, uint64_t p_convolution_sum_0_kept, uint64_t p_max_pool2d_with_indices, uint64_t p_mul_30, uint64_t p_var_mean_0_kept, uint64_t p_var_mean_1_kept, uint64_t p_mean_2_0_kept, uint64_t p_mean_3_0_kept, uint64_t p_view_14, uint64_t p_view_15, int64_t s0, int64_t s53, int64_t s77, uint64_t parts, int splits, uint64_t stream) {
   const rows_3 stage{reinterpret_cast<const scalar*>(p_batch_norm_weight), reinterpret_cast<const scalar*>(p_conv_transpose_bias), reinterpret_cast<const scalar*>(p_convolution_sum_0_kept), reinterpret_cast<const int64_t*>(p_max_pool2d_with_indices), reinterpret_cast<const scalar*>(p_mul_30), reinterpret_cast<const accum*>(p_var_mean_0_kept), reinterpret_cast<const accum*>(p_var_mean_1_kept), reinterpret_cast<accum*>(p_mean_2_0_kept), reinterpret_cast<accum*>(p_mean_3_0_kept), reinterpret_cast<scalar*>(p_view_14), reinterpret_cast<scalar*>(p_view_15), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77)};
-  check(launch_repeated_rows<256>(stage, reinterpret_cast<void*>(parts), splits, reinterpret_cast<cudaStream_t>(stream)), "rows_3");
+  check(launch_split_rows<256>(stage, reinterpret_cast<void*>(parts), splits, reinterpret_cast<cudaStream_t>(stream)), "rows_3");
 }
 
 // max_pool2d_with_indices_backward, view, mul_32, mean_2, sub_8, convolution, var_mean, sub_7, add_1, rsqrt, mul_33, mean_3, mul_35, sub_9, mul_36
@@ -11920,7 +11965,7 @@ void run_contract_2(uint64_t p_mul_36, uint64_t p_x, uint64_t p_convolution_back
   #endif
 }
 
-int64_t bytes_contract_2(int64_t convolution_backward_w_sum_splits, int64_t s0, int64_t s53, int64_t s77) {
+int64_t packed_contract_2(int64_t convolution_backward_w_sum_splits, int64_t s0, int64_t s53, int64_t s77) {
   const contract_2 stage{nullptr, nullptr, nullptr, static_cast<Index>(convolution_backward_w_sum_splits), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77)};
   #if CRUCIBLE_HOPPER && CRUCIBLE_CONV == 1
   return gradient_bytes<GradientGroups<3, 2, 3, 64, 4, Dims<3, 1, 2, 32>, Operands::Half>>(stage, static_cast<int>(convolution_backward_w_sum_splits));
@@ -11968,14 +12013,15 @@ struct rows_5 {
   Index s0, s53, s77;
 
   __host__ __device__ Index rows() const { return 128; }
-  __host__ __device__ Index repeats() const { return s77; }
   __host__ __device__ int64_t length() const { return s0 * s53 + s0 * 2 + s53 * 2 + 4; }
+  __host__ __device__ Index repeats() const { return s77; }
   struct Acc {
     Sum r0;  // convolution_backward
     __device__ __forceinline__ void join(const Acc& b) { r0.join(b.r0); }
   };
   template <class L>
-  __device__ __forceinline__ void walk(const L& lanes, Index row, Index first, Index last, int64_t from, int64_t to, Acc& a) const {
+  __device__ __forceinline__ void walk(const L& lanes, Index row, Index first, Index last, int64_t from,
+                                       int64_t to, Acc& a) const {
     for (Index part = first; part < last; ++part) {
       #pragma unroll 4
       for (int64_t jj = from + lanes.first(); jj < to; jj += lanes.step()) {
@@ -11996,7 +12042,7 @@ struct rows_5 {
 
 void run_rows_5(uint64_t p_mul_36, uint64_t p_convolution_backward_0, int64_t s0, int64_t s53, int64_t s77, uint64_t parts, int splits, uint64_t stream) {
   const rows_5 stage{reinterpret_cast<const scalar*>(p_mul_36), reinterpret_cast<scalar*>(p_convolution_backward_0), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77)};
-  check(launch_repeated_rows<256>(stage, reinterpret_cast<void*>(parts), splits, reinterpret_cast<cudaStream_t>(stream)), "rows_5");
+  check(launch_split_rows<256>(stage, reinterpret_cast<void*>(parts), splits, reinterpret_cast<cudaStream_t>(stream)), "rows_5");
 }
 
 // convolution, view, sub, add, rsqrt, mul, view_1, mul_1, view_2, add_1, max_pool2d_with_indices
@@ -12059,13 +12105,15 @@ struct rows_6 {
 
   __host__ __device__ Index rows() const { return 128; }
   __host__ __device__ int64_t length() const { return (s0 / 2) * (s53 / 2) * s77 + (s0 / 2) * s77 + (s53 / 2) * s77 + s77; }
+  __host__ __device__ Index repeats() const { return 1; }
   struct Acc {
     Sum r0;  // sum_1
     Sum r1;  // sum_2
     __device__ __forceinline__ void join(const Acc& b) { r0.join(b.r0); r1.join(b.r1); }
   };
   template <class L>
-  __device__ __forceinline__ void walk(const L& lanes, Index row, int64_t from, int64_t to, Acc& a) const {
+  __device__ __forceinline__ void walk(const L& lanes, Index row, Index first, Index last, int64_t from,
+                                       int64_t to, Acc& a) const {
     const Index q2 = s0 / 2;
     const Index q3 = s53 / 2;
     const accum v10 = to_accum(read(p_conv_transpose_bias[row]));
@@ -12285,8 +12333,8 @@ struct rows_8 {
   Index s0, s53, s77;
 
   __host__ __device__ Index rows() const { return 128; }
-  __host__ __device__ Index repeats() const { return s77; }
   __host__ __device__ int64_t length() const { return s0 * s53 + s0 * 2 + s53 * 2 + 4; }
+  __host__ __device__ Index repeats() const { return s77; }
   struct Acc {
     Sum r0;  // sum_3
     Sum r1;  // sum_4
@@ -12294,7 +12342,8 @@ struct rows_8 {
     __device__ __forceinline__ void join(const Acc& b) { r0.join(b.r0); r1.join(b.r1); r2.join(b.r2); }
   };
   template <class L>
-  __device__ __forceinline__ void walk(const L& lanes, Index row, Index first, Index last, int64_t from, int64_t to, Acc& a) const {
+  __device__ __forceinline__ void walk(const L& lanes, Index row, Index first, Index last, int64_t from,
+                                       int64_t to, Acc& a) const {
     const Index q3 = s53 / 2;
     const Index q6 = s0 / 2;
     const accum v10 = to_accum(read(p_conv_transpose_bias[row]));
@@ -12336,7 +12385,7 @@ struct rows_8 {
 
 void run_rows_8(uint64_t p_batch_norm_running_mean, uint64_t p_batch_norm_running_var, uint64_t p_conv_transpose_bias, uint64_t p_convolution_sum_0_kept, uint64_t p_max_pool2d_with_indices, uint64_t p_mul_25, uint64_t p_mul_27, uint64_t p_convolution_backward_0, uint64_t p_mul_28, uint64_t p_view_11, int64_t s0, int64_t s53, int64_t s77, uint64_t parts, int splits, uint64_t stream) {
   const rows_8 stage{reinterpret_cast<const scalar*>(p_batch_norm_running_mean), reinterpret_cast<const scalar*>(p_batch_norm_running_var), reinterpret_cast<const scalar*>(p_conv_transpose_bias), reinterpret_cast<const scalar*>(p_convolution_sum_0_kept), reinterpret_cast<const int64_t*>(p_max_pool2d_with_indices), reinterpret_cast<const scalar*>(p_mul_25), reinterpret_cast<const scalar*>(p_mul_27), reinterpret_cast<scalar*>(p_convolution_backward_0), reinterpret_cast<scalar*>(p_mul_28), reinterpret_cast<scalar*>(p_view_11), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77)};
-  check(launch_repeated_rows<256>(stage, reinterpret_cast<void*>(parts), splits, reinterpret_cast<cudaStream_t>(stream)), "rows_8");
+  check(launch_split_rows<256>(stage, reinterpret_cast<void*>(parts), splits, reinterpret_cast<cudaStream_t>(stream)), "rows_8");
 }
 
 // convolution_backward
@@ -12564,7 +12613,7 @@ void run_contract_4(uint64_t p_mul_27, uint64_t p_x, uint64_t p_convolution_back
   #endif
 }
 
-int64_t bytes_contract_4(int64_t convolution_backward_w_sum_splits, int64_t s0, int64_t s53, int64_t s77) {
+int64_t packed_contract_4(int64_t convolution_backward_w_sum_splits, int64_t s0, int64_t s53, int64_t s77) {
   const contract_4 stage{nullptr, nullptr, nullptr, static_cast<Index>(convolution_backward_w_sum_splits), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77)};
   #if CRUCIBLE_HOPPER && CRUCIBLE_CONV == 1
   return gradient_bytes<GradientGroups<3, 2, 3, 64, 4, Dims<3, 1, 2, 32>, Operands::Half>>(stage, static_cast<int>(convolution_backward_w_sum_splits));
@@ -12628,24 +12677,24 @@ _FORWARD_BINDING = r"""
 #include <cstdint>
 #include <pybind11/pybind11.h>
 
-void run_training_forward(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, uint64_t);
-void run_training_inference(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, uint64_t);
+void run_training_forward(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, uint64_t);
+void run_training_inference(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, uint64_t);
 void run_evaluation_forward(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, uint64_t);
 void run_evaluation_inference(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, uint64_t);
-int64_t bytes_contract_1(int64_t, int64_t, int64_t, int64_t, int64_t);
-int64_t bytes_contract_2(int64_t, int64_t, int64_t, int64_t, int64_t);
-int64_t bytes_contract_3(int64_t, int64_t, int64_t, int64_t);
-int64_t bytes_contract_4(int64_t, int64_t, int64_t, int64_t);
+int64_t packed_contract_1(int64_t, int64_t, int64_t, int64_t, int64_t);
+int64_t packed_contract_2(int64_t, int64_t, int64_t, int64_t, int64_t);
+int64_t packed_contract_3(int64_t, int64_t, int64_t, int64_t);
+int64_t packed_contract_4(int64_t, int64_t, int64_t, int64_t);
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("training_forward", &run_training_forward);
   m.def("training_inference", &run_training_inference);
   m.def("evaluation_forward", &run_evaluation_forward);
   m.def("evaluation_inference", &run_evaluation_inference);
-  m.def("contract_1_bytes", &bytes_contract_1);
-  m.def("contract_2_bytes", &bytes_contract_2);
-  m.def("contract_3_bytes", &bytes_contract_3);
-  m.def("contract_4_bytes", &bytes_contract_4);
+  m.def("packed_contract_1", &packed_contract_1);
+  m.def("packed_contract_2", &packed_contract_2);
+  m.def("packed_contract_3", &packed_contract_3);
+  m.def("packed_contract_4", &packed_contract_4);
 }
 """
 
@@ -12655,14 +12704,14 @@ _BACKWARD_BINDING = r"""
 
 void run_training_backward(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, uint64_t);
 void run_evaluation_backward(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, uint64_t);
-int64_t bytes_contract_2(int64_t, int64_t, int64_t, int64_t);
-int64_t bytes_contract_4(int64_t, int64_t, int64_t, int64_t);
+int64_t packed_contract_2(int64_t, int64_t, int64_t, int64_t);
+int64_t packed_contract_4(int64_t, int64_t, int64_t, int64_t);
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("training_backward", &run_training_backward);
   m.def("evaluation_backward", &run_evaluation_backward);
-  m.def("contract_2_bytes", &bytes_contract_2);
-  m.def("contract_4_bytes", &bytes_contract_4);
+  m.def("packed_contract_2", &packed_contract_2);
+  m.def("packed_contract_4", &packed_contract_4);
 }
 """
 
@@ -12731,7 +12780,7 @@ def _compiled(part, dtype, wide, conv, matmul, hopper, narrower):
     bare = "no_implicit_headers" in inspect.signature(load_inline).parameters  # torch's headers cost half a minute
     options = {"no_implicit_headers": True} if bare else {}
     return load_inline(
-        name=f"crucible_4d406b69620f_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}{narrower}",
+        name=f"crucible_d95f4da6133c_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}{narrower}",
         cpp_sources=binding, cuda_sources=source,
         extra_cflags=["-O1"], extra_cuda_cflags=["-O3", "-std=c++17", *flags], **options,
     )
@@ -12840,9 +12889,10 @@ def _address(tensor):
     return 0 if tensor is None else tensor.data_ptr()
 
 
-def _splits(rows, length, lanes):
-    """Into how many parts long rows are cut: enough to fill a GPU, none too short."""
-    return max(1, min(length // (16 * lanes), 131072 // max(rows * lanes, 1), 1024))
+def _splits(rows, lanes, length, times=1):
+    """Into how many parts long rows are cut: enough to fill a GPU, none too short. Some are one stretch many times."""
+    most = max(1, length // (16 * lanes)) * times
+    return max(1, min(most, (131072 if times == 1 else 262144) // max(rows * lanes, 1), 1024))
 
 
 def _shape_error(name, tensor, expected):
@@ -12923,7 +12973,7 @@ def _training_forward_plan(conv_transpose_weight, conv_transpose_bias, batch_nor
     kernels = _kernels("forward", dtype, device, max(s0 * s53 * s77 * 64, (s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128, s0 * s53 * s77 * 128 + s0 * s77 * 256 + s53 * s77 * 256 + s77 * 512, convolution_sum_boxes * s77 * 128, convolution_backward_w_sum_splits * 204800, s77 * 8, 204800), convolution_sum_box)
     accum = _accumulated(dtype)
     specs = [_spec((s77, 128, s53 + 2, s0 + 2), dtype), _spec((128,), accum), _spec((128,), accum), _spec((s77, 128, (s53 // 2) + 1, (s0 // 2) + 1), dtype), _spec((s77, 8), accum), _spec((s77, 8), accum)]
-    room, places = _laid_out(0b11111, [(convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (kernels.contract_1_bytes(convolution_sum_box, convolution_sum_boxes, s0, s53, s77), 0b1), (128 * dtype.itemsize, 0b10010), (128 * dtype.itemsize, 0b10010), (8, 0b11000)], zip(specs, [0b101, 0b110, 0b110, 0b100, 0b100, 0b100]))
+    room, places = _laid_out(0b111, [(convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (kernels.packed_contract_1(convolution_sum_box, convolution_sum_boxes, s0, s53, s77), 0b1)], zip(specs, [0b101, 0b110, 0b110, 0b100, 0b100, 0b100]))
     return kernels, device.index, specs, room, (*places, convolution_sum_box, convolution_sum_boxes, s0, s53, s77,), (s0, s53, s77, convolution_sum_box, convolution_sum_boxes, convolution_backward_x_sum_box, convolution_backward_w_sum_splits)
 
 
@@ -12941,8 +12991,8 @@ def _training_forward(tensors):
     var_mean_1_1_kept = _new(*specs[5])
     memory = _new(*room)
     if _SIMULATED:
-        alone, counts = _apart(memory, counts, 7)
-    kernels.training_forward(0b11111, *map(_pointer, dense), convolution_sum_0_kept.data_ptr(), var_mean_0_kept.data_ptr(), var_mean_1_kept.data_ptr(), add_6.data_ptr(), var_mean_1_0_kept.data_ptr(), var_mean_1_1_kept.data_ptr(), memory.data_ptr(), *counts, _raw_stream(index))
+        alone, counts = _apart(memory, counts, 4)
+    kernels.training_forward(0b111, *map(_pointer, dense), convolution_sum_0_kept.data_ptr(), var_mean_0_kept.data_ptr(), var_mean_1_kept.data_ptr(), add_6.data_ptr(), var_mean_1_0_kept.data_ptr(), var_mean_1_1_kept.data_ptr(), memory.data_ptr(), *counts, _raw_stream(index))
     if dense is not tensors:
         tensors[6].copy_(dense[6])
         tensors[7].copy_(dense[7])
@@ -12955,12 +13005,12 @@ def _training_backward_plan(needs, sizes, d_output):
     dtype, device = d_output.dtype, d_output.device
     kernels = _kernels("backward", dtype, device, max(s0 * s53 * s77 * 64, (s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128, s0 * s53 * s77 * 128 + s0 * s77 * 256 + s53 * s77 * 256 + s77 * 512, convolution_sum_boxes * s77 * 128, convolution_backward_w_sum_splits * 204800, s77 * 8, 204800), convolution_backward_x_sum_box)
     accum = _accumulated(dtype)
-    splits_rows_5 = _splits(128, (s0 // 2) * (s53 // 2) * s77 + (s0 // 2) * s77 + (s53 // 2) * s77 + s77, 256)
-    splits_rows_7 = max(1, min(max(1, (s0 * s53 + s0 * 2 + s53 * 2 + 4) // 4096) * (s77), 262144 // max((128) * 256, 1), 1024))
-    splits_rows_12 = max(1, min(max(1, (s0 * s53 + s0 * 2 + s53 * 2 + 4) // 4096) * (s77), 262144 // max((128) * 256, 1), 1024))
+    splits_rows_5 = _splits(128, 256, (s0 // 2) * (s53 // 2) * s77 + (s0 // 2) * s77 + (s53 // 2) * s77 + s77)
+    splits_rows_7 = _splits(128, 256, s0 * s53 + s0 * 2 + s53 * 2 + 4, s77)
+    splits_rows_12 = _splits(128, 256, s0 * s53 + s0 * 2 + s53 * 2 + 4, s77)
     stages = (0b1101 if needs[0] or needs[1] or needs[2] or needs[3] or needs[9] else 0) | (0b10 if needs[4] or needs[5] else 0) | (0b10000 if needs[0] or needs[1] or needs[9] else 0) | (0b100000 if needs[9] else 0) | (0b11000000 if needs[0] else 0) | (0b100000000 if needs[1] else 0)
     specs = [_spec((128,), dtype) if stages & 0b10 else None, _spec((128,), dtype) if stages & 0b10 else None, _spec((128,), dtype) if stages & 0b1000 else None, _spec((128,), dtype) if stages & 0b1000 else None, _spec((s77, 64, s53, s0), dtype) if stages & 0b100000 else None, _spec((64, 128, 5, 5), dtype) if stages & 0b10000000 else None, _spec((128,), dtype) if stages & 0b100000000 else None]
-    room, places = _laid_out(stages, [(((s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128) * 8, 0b11001), ((128) * 64 * splits_rows_5, 0b10), (((s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128) * dtype.itemsize, 0b11100), (128 * accum.itemsize, 0b11000), (128 * accum.itemsize, 0b11000), ((128) * 128 * splits_rows_7, 0b1000), ((s0 * s53 * s77 * 128 + s0 * s77 * 256 + s53 * s77 * 256 + s77 * 512) * dtype.itemsize, 0b101110000), (1639680, 0b100000), (convolution_backward_w_sum_splits * 204800 * accum.itemsize, 0b11000000), (kernels.contract_2_bytes(convolution_backward_w_sum_splits, s0, s53, s77), 0b1000000), ((128) * 32 * splits_rows_12, 0b100000000)], zip(specs, [0b10, 0b10, 0b1000, 0b1000, 0b100000, 0b10000000, 0b100000000]))
+    room, places = _laid_out(stages, [(((s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128) * 8, 0b11001), ((128) * 64 * splits_rows_5, 0b10), (((s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128) * dtype.itemsize, 0b11100), (128 * accum.itemsize, 0b11000), (128 * accum.itemsize, 0b11000), ((128) * 128 * splits_rows_7, 0b1000), ((s0 * s53 * s77 * 128 + s0 * s77 * 256 + s53 * s77 * 256 + s77 * 512) * dtype.itemsize, 0b101110000), (1639680, 0b100000), (convolution_backward_w_sum_splits * 204800 * accum.itemsize, 0b11000000), (kernels.packed_contract_2(convolution_backward_w_sum_splits, s0, s53, s77), 0b1000000), ((128) * 32 * splits_rows_12, 0b100000000)], zip(specs, [0b10, 0b10, 0b1000, 0b1000, 0b100000, 0b10000000, 0b100000000]))
     return kernels, device.index, stages, specs, room, (*places, convolution_backward_w_sum_splits, convolution_backward_x_sum_box, s0, s53, s77, splits_rows_5, splits_rows_7, splits_rows_12,)
 
 
@@ -13015,7 +13065,7 @@ def _training_inference_plan(conv_transpose_weight, conv_transpose_bias, batch_n
     kernels = _kernels("forward", dtype, device, max(s0 * s53 * s77 * 64, (s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128, convolution_sum_boxes * s77 * 128, 204800), convolution_sum_box)
     accum = _accumulated(dtype)
     specs = [_spec((s77, 128, (s53 // 2) + 1, (s0 // 2) + 1), dtype)]
-    room, places = _laid_out(0b11111, [(((s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128) * dtype.itemsize, 0b101), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (kernels.contract_2_bytes(convolution_sum_box, convolution_sum_boxes, s0, s53, s77), 0b1), (128 * dtype.itemsize, 0b10010), (128 * dtype.itemsize, 0b10010), (128 * accum.itemsize, 0b110), (128 * accum.itemsize, 0b110), (8, 0b11000)], zip(specs, [0b100]))
+    room, places = _laid_out(0b111, [(((s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128) * dtype.itemsize, 0b101), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (kernels.packed_contract_2(convolution_sum_box, convolution_sum_boxes, s0, s53, s77), 0b1), (128 * accum.itemsize, 0b110), (128 * accum.itemsize, 0b110)], zip(specs, [0b100]))
     return kernels, device.index, specs, room, (*places, convolution_sum_box, convolution_sum_boxes, s0, s53, s77,)
 
 
@@ -13027,8 +13077,8 @@ def _training_inference(tensors):
     add_6 = _new(*specs[0])
     memory = _new(*room)
     if _SIMULATED:
-        alone, counts = _apart(memory, counts, 10)
-    kernels.training_inference(0b11111, *map(_pointer, dense), add_6.data_ptr(), memory.data_ptr(), *counts, _raw_stream(index))
+        alone, counts = _apart(memory, counts, 7)
+    kernels.training_inference(0b111, *map(_pointer, dense), add_6.data_ptr(), memory.data_ptr(), *counts, _raw_stream(index))
     if dense is not tensors:
         tensors[6].copy_(dense[6])
         tensors[7].copy_(dense[7])
@@ -13078,7 +13128,7 @@ def _evaluation_forward_plan(conv_transpose_weight, conv_transpose_bias, batch_n
     kernels = _kernels("forward", dtype, device, max(s0 * s53 * s77 * 64, (s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128, s0 * s53 * s77 * 128 + s0 * s77 * 256 + s53 * s77 * 256 + s77 * 512, convolution_backward_w_sum_splits * 204800, s77 * 8, 204800), convolution_sum_box)
     accum = _accumulated(dtype)
     specs = [_spec((s77, 128, s53 + 2, s0 + 2), dtype), _spec((s77, 128, (s53 // 2) + 1, (s0 // 2) + 1), dtype), _spec((s77, 8), accum), _spec((s77, 8), accum)]
-    room, places = _laid_out(0b11, [(kernels.contract_3_bytes(convolution_sum_box, s0, s53, s77), 0b1)], zip(specs, [0b11, 0b10, 0b10, 0b10]))
+    room, places = _laid_out(0b11, [(kernels.packed_contract_3(convolution_sum_box, s0, s53, s77), 0b1)], zip(specs, [0b11, 0b10, 0b10, 0b10]))
     return kernels, device.index, specs, room, (*places, convolution_sum_box, s0, s53, s77,), (s0, s53, s77, convolution_sum_box, convolution_backward_x_sum_box, convolution_backward_w_sum_splits)
 
 
@@ -13104,11 +13154,11 @@ def _evaluation_backward_plan(needs, sizes, d_output):
     dtype, device = d_output.dtype, d_output.device
     kernels = _kernels("backward", dtype, device, max(s0 * s53 * s77 * 64, (s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128, s0 * s53 * s77 * 128 + s0 * s77 * 256 + s53 * s77 * 256 + s77 * 512, convolution_backward_w_sum_splits * 204800, s77 * 8, 204800), convolution_backward_x_sum_box)
     accum = _accumulated(dtype)
-    splits_rows_3 = _splits(128, (s0 // 2) * (s53 // 2) * s77 + (s0 // 2) * s77 + (s53 // 2) * s77 + s77, 256)
-    splits_rows_6 = max(1, min(max(1, (s0 * s53 + s0 * 2 + s53 * 2 + 4) // 4096) * (s77), 262144 // max((128) * 256, 1), 1024))
+    splits_rows_3 = _splits(128, 256, (s0 // 2) * (s53 // 2) * s77 + (s0 // 2) * s77 + (s53 // 2) * s77 + s77)
+    splits_rows_6 = _splits(128, 256, s0 * s53 + s0 * 2 + s53 * 2 + 4, s77)
     stages = (0b1101 if needs[0] or needs[1] or needs[2] or needs[3] or needs[9] else 0) | (0b10 if needs[4] or needs[5] else 0) | (0b10000 if needs[1] or needs[2] or needs[3] else 0) | (0b100000 if needs[9] else 0) | (0b11000000 if needs[0] else 0)
     specs = [_spec((128,), dtype) if stages & 0b10 else None, _spec((128,), dtype) if stages & 0b10 else None, _spec((128,), dtype) if stages & 0b10000 else None, _spec((128,), dtype) if stages & 0b10000 else None, _spec((128,), dtype) if stages & 0b10000 else None, _spec((s77, 64, s53, s0), dtype) if stages & 0b100000 else None, _spec((64, 128, 5, 5), dtype) if stages & 0b10000000 else None]
-    room, places = _laid_out(stages, [(((s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128) * 8, 0b11001), ((128) * 64 * splits_rows_3, 0b10), (((s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128) * dtype.itemsize, 0b11100), ((s0 * s53 * s77 * 128 + s0 * s77 * 256 + s53 * s77 * 256 + s77 * 512) * dtype.itemsize, 0b1111000), ((128) * 96 * splits_rows_6, 0b10000), (1639680, 0b100000), (convolution_backward_w_sum_splits * 204800 * accum.itemsize, 0b11000000), (kernels.contract_4_bytes(convolution_backward_w_sum_splits, s0, s53, s77), 0b1000000)], zip(specs, [0b10, 0b10, 0b10000, 0b10000, 0b10000, 0b100000, 0b10000000]))
+    room, places = _laid_out(stages, [(((s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128) * 8, 0b11001), ((128) * 64 * splits_rows_3, 0b10), (((s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128) * dtype.itemsize, 0b11100), ((s0 * s53 * s77 * 128 + s0 * s77 * 256 + s53 * s77 * 256 + s77 * 512) * dtype.itemsize, 0b1111000), ((128) * 96 * splits_rows_6, 0b10000), (1639680, 0b100000), (convolution_backward_w_sum_splits * 204800 * accum.itemsize, 0b11000000), (kernels.packed_contract_4(convolution_backward_w_sum_splits, s0, s53, s77), 0b1000000)], zip(specs, [0b10, 0b10, 0b10000, 0b10000, 0b10000, 0b100000, 0b10000000]))
     return kernels, device.index, stages, specs, room, (*places, convolution_backward_w_sum_splits, convolution_backward_x_sum_box, s0, s53, s77, splits_rows_3, splits_rows_6,)
 
 
@@ -13159,7 +13209,7 @@ def _evaluation_inference_plan(conv_transpose_weight, conv_transpose_bias, batch
     convolution_sum_box = _box(dtype, device, 66, (26381, ((s0 + 35) // 34) * ((s53 + 13) // 12) * s77), (22314, ((s0 + 19) // 18) * ((s53 + 19) // 18) * s77), (23717, ((s0 + 11) // 10) * ((s53 + 11) // 10) * ((s77 + 2) // 3)))
     kernels = _kernels("forward", dtype, device, max(s0 * s53 * s77 * 64, (s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128, 204800), convolution_sum_box)
     specs = [_spec((s77, 128, (s53 // 2) + 1, (s0 // 2) + 1), dtype)]
-    room, places = _laid_out(0b11, [(((s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128) * dtype.itemsize, 0b11), (kernels.contract_4_bytes(convolution_sum_box, s0, s53, s77), 0b1)], zip(specs, [0b10]))
+    room, places = _laid_out(0b11, [(((s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128) * dtype.itemsize, 0b11), (kernels.packed_contract_4(convolution_sum_box, s0, s53, s77), 0b1)], zip(specs, [0b10]))
     return kernels, device.index, specs, room, (*places, convolution_sum_box, s0, s53, s77,)
 
 

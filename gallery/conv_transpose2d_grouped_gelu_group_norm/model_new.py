@@ -11,9 +11,8 @@ Kernels, and the operators of the reference that each one absorbs:
     backward  rows_3        convolution_backward
     backward  rows_4        convolution_backward
 
-Proven against conv_transpose2d_grouped_gelu_group_norm.py in the simulator, crucible 0.1.0, torch 2.13.0+cpu
-(quick): forward, side effects, gradients, honesty, 3 other sizes and layouts, 4 ranges, determinism, memory;
-seed 7.
+Proven against conv_transpose2d_grouped_gelu_group_norm.py in the simulator, crucible 0.1.0, torch 2.13.0+cpu:
+forward, side effects, gradients, honesty, 10 other sizes and layouts, 9 ranges, determinism, memory; seed 7.
 """
 
 
@@ -217,6 +216,61 @@ struct Moments {
 
 }  // namespace crucible
 
+// Partial results of a warp's lanes (plain structs of whole words with a function join), by shuffles.
+
+namespace crucible {
+
+// What `shuffle` makes of each word.
+template <class Acc, class Shuffle>
+__device__ __forceinline__ Acc shuffled(const Acc& a, Shuffle shuffle) {
+  static_assert(sizeof(Acc) % 4 == 0, "partial results are whole words");
+  uint32_t words[sizeof(Acc) / 4];
+  memcpy(words, &a, sizeof(Acc));
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(Acc) / 4); ++i) words[i] = shuffle(words[i]);
+  Acc b;
+  memcpy(&b, words, sizeof(Acc));
+  return b;
+}
+
+// The first COUNT lanes' results, joined, in the first of them. What the others join on the way nobody wants.
+template <int COUNT, class Acc>
+__device__ __forceinline__ Acc fold_lanes(Acc a) {
+#pragma unroll
+  for (int by = COUNT / 2; by > 0; by /= 2)
+    a.join(shuffled(a, [by](uint32_t word) { return __shfl_down_sync(0xffffffffu, word, by); }));
+  return a;
+}
+
+// The same, to all lanes.
+template <int COUNT, class Acc>
+__device__ __forceinline__ Acc join_lanes(const Acc& a) {
+  return shuffled(fold_lanes<COUNT>(a), [](uint32_t word) { return __shfl_sync(0xffffffffu, word, 0); });
+}
+
+// Of N results in each lane, N a power of two: lane l gets a[l / (32 / N)], joined over the warp.
+template <int N, class Acc>
+__device__ __forceinline__ Acc scattered_join(Acc (&a)[N]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  int step = 16;
+  const auto across = [&step](const Acc& b) {
+    return shuffled(b, [step](uint32_t word) { return __shfl_xor_sync(0xffffffffu, word, step); });
+  };
+#pragma unroll
+  for (int n = N; n > 1; n /= 2, step /= 2)
+#pragma unroll
+    for (int i = 0; i < n / 2; ++i) {
+      const Acc other = lane & step ? a[i] : a[i + n / 2];
+      if (lane & step) a[i] = a[i + n / 2];
+      a[i].join(across(other));
+    }
+#pragma unroll
+  for (; step > 0; step /= 2) a[0].join(across(a[0]));
+  return a[0];
+}
+
+}  // namespace crucible
+
 // Neighbours in memory, 16 bytes of the file's element type at a time.
 //
 // A walk goes over places `from` .. `to`. Where its tensors begin alike (all elements of one place at the same distance
@@ -339,8 +393,9 @@ __host__ __device__ __forceinline__ Stretch stretch(int64_t first, int64_t last,
 //   void walk(const L&, Index row, Index part, int64_t from, int64_t to, const Found&) const;
 // and takes two launches: the rows, then pieces of SLICE_VECTORS vectors a thread of each of a row's parts.
 //
-// A split functor, for few long rows, has instead
-//   struct Acc;  void walk(const L&, Index row, int64_t from, int64_t to, Acc&) const;  int64_t length() const;
+// A split functor, for few long rows, which may be the same stretch of places several times (a channel of every sample), has
+//   struct Acc;  int64_t length() const;  Index repeats() const;   of the stretch, and how many times
+//   void walk(const L&, Index row, Index first, Index last, int64_t from, int64_t to, Acc&) const;   some of both
 //   void finish(const L&, Index row, const Acc&) const;
 // and takes two launches: every part of every row, then the rows. Nothing depends on timing.
 //   CRUCIBLE_SLICE_VECTORS   how many vectors a thread of a sliced walk has, all asked for before the first is used
@@ -357,28 +412,6 @@ __host__ __device__ __forceinline__ Stretch stretch(int64_t first, int64_t last,
 namespace crucible {
 
 constexpr int ROW_THREADS = 256, SLICE_VECTORS = CRUCIBLE_SLICE_VECTORS, GRID_MOST = 65535;
-
-// What another lane has: the one `by` further on, or, where LANE, that lane.
-template <bool LANE = false, class Acc>
-__device__ __forceinline__ Acc from_lane(const Acc& a, int by) {
-  static_assert(sizeof(Acc) % 4 == 0, "partial results are whole words");
-  uint32_t words[sizeof(Acc) / 4];
-  memcpy(words, &a, sizeof(Acc));
-#pragma unroll
-  for (int i = 0; i < static_cast<int>(sizeof(Acc) / 4); ++i)
-    words[i] = LANE ? __shfl_sync(0xffffffffu, words[i], by) : __shfl_down_sync(0xffffffffu, words[i], by);
-  Acc b;
-  memcpy(&b, words, sizeof(Acc));
-  return b;
-}
-
-// The first COUNT lanes' results, joined, to all lanes. What the others join on the way nobody wants.
-template <int COUNT, class Acc>
-__device__ __forceinline__ Acc join_lanes(Acc a) {
-#pragma unroll
-  for (int by = COUNT / 2; by > 0; by /= 2) a.join(from_lane(a, by));
-  return from_lane<true>(a, 0);
-}
 
 // What an earlier kernel left, whole.
 template <class T>
@@ -470,15 +503,28 @@ __global__ void __launch_bounds__(ROW_THREADS) row_slices_kernel(const R r, cons
   r.walk(Lanes<ROW_THREADS>(), row, place % r.repeats(), from, to, read_words(found + row));
 }
 
+// How a long row is cut: its stretch into so many, and, where that is short, the times into so many.
+struct RowCuts {
+  int along, across;
+};
 template <int N, class R>
-__global__ void __launch_bounds__(ROW_THREADS) row_parts_kernel(const R r, typename R::Acc* parts, int splits) {
+__host__ __device__ inline RowCuts row_cuts(const R& r, int splits) {
+  const int64_t most = r.length() / (16 * N), repeats = r.repeats();
+  const int along = most < 1 ? 1 : most < splits ? static_cast<int>(most) : splits, across = splits / along;
+  return {along, repeats < 1 ? 1 : repeats < across ? static_cast<int>(repeats) : across};
+}
+
+template <int N, class R>
+__global__ void __launch_bounds__(ROW_THREADS) row_parts_kernel(const R r, typename R::Acc* parts, RowCuts cuts) {
   follow();
-  const int64_t row = row_of_thread<N>(), length = r.length(), each = row_share(length, splits);
+  const int64_t row = row_of_thread<N>(), length = r.length(), each = row_share(length, cuts.along);
   if (row >= r.rows()) return;
-  const int64_t from = each * blockIdx.y, to = from + each < length ? from + each : length;
+  const int64_t from = each * (blockIdx.y % cuts.along), to = from + each < length ? from + each : length;
+  const Index repeats = r.repeats(), times = (repeats + cuts.across - 1) / cuts.across;
+  const Index first = times * static_cast<Index>(blockIdx.y / cuts.along), left = repeats - first;
   typename R::Acc a;
   const Lanes<N> lanes;
-  r.walk(lanes, static_cast<Index>(row), from, to, a);
+  if (left > 0) r.walk(lanes, static_cast<Index>(row), first, left < times ? repeats : first + times, from, to, a);
   lanes.join(a);
   if (lanes.leads()) parts[static_cast<int64_t>(blockIdx.y) * r.rows() + row] = a;
 }
@@ -537,10 +583,12 @@ cudaError_t launch_split_rows(const R& r, void* parts, int splits, cudaStream_t 
   const int64_t rows = r.rows();
   if (rows <= 0) return cudaSuccess;
   auto* const acc = static_cast<typename R::Acc*>(parts);
-  const cudaError_t error = cudaLaunchKernelEx(After(dim3(row_blocks(rows, N), splits), ROW_THREADS, 0, stream),
-                                               row_parts_kernel<N, R>, r, acc, splits);
+  const RowCuts cuts = row_cuts<N>(r, splits);
+  const int count = cuts.along * cuts.across;
+  const cudaError_t error = cudaLaunchKernelEx(After(dim3(row_blocks(rows, N), count), ROW_THREADS, 0, stream),
+                                               row_parts_kernel<N, R>, r, acc, cuts);
   if (error != cudaSuccess) return error;
-  return cudaLaunchKernelEx(After(row_blocks(rows, 32), ROW_THREADS, 0, stream), row_whole_kernel<R>, r, acc, splits);
+  return cudaLaunchKernelEx(After(row_blocks(rows, 32), ROW_THREADS, 0, stream), row_whole_kernel<R>, r, acc, count);
 }
 
 }  // namespace crucible
@@ -1406,6 +1454,13 @@ struct Mma {
 //   using Pooling = ..;                a reduction (reduce.cuh) over a window's elements
 //   __device__ accum pool_in(Index z, Index m, Index n, accum value) const;    an element of it
 //   __device__ void pool_out(Index z, Index m, Index n, const Pooling&) const; n: the window's place among all whole ones
+// A functor whose columns are no pixels may go on where finish ended, with what it returned and what its group has in common:
+//   struct Group;                      of numbers, computed from the moments of a group once; without statistics empty
+//   __device__ Group grouped(accum count, accum mean, accum m2) const;
+//   struct Tail;                       reductions along a row, of the elements in a tile; it may have none
+//   static constexpr bool reduces;     whether it has any
+//   __device__ void tail(Index z, Index m, Index n, accum finished, const Group&, Tail&) const;   for elements in range only
+//   __device__ void tail_out(Index z, Index m, Index tile_n, const Tail&) const;   once for each (z, m, tile of columns)
 //
 // Split s of `splits` sums a contiguous range of k (whole tiles); an empty range gives 0. Nothing depends on timing.
 // The engine (Simt, Mma) is a template argument. Each block computes one tile and, through the shared memory that the
@@ -1431,6 +1486,23 @@ __device__ __forceinline__ TilePlace tile_place(unsigned block, unsigned tiles_m
   const unsigned height = tiles_m - first < BAND ? tiles_m - first : BAND;
   return {static_cast<Index>(z), static_cast<Index>(first + rest % height), static_cast<Index>(rest / height)};
 }
+
+// Whether a functor goes on after finish, and with what.
+template <class P, class = void>
+struct TailOf {
+  struct Row {};
+  struct Group {};
+  static __device__ __forceinline__ Group group(const P&, accum, accum, accum) { return {}; }
+  static constexpr bool there = false, reduces = false;
+};
+template <class P>
+struct TailOf<P, typename Named<typename P::Tail>::type> {
+  using Row = typename P::Tail;
+  using Group = typename P::Group;
+  static __device__ __forceinline__ Group group(const P& p, accum count, accum mean, accum m2) { return p.grouped(count, mean, m2); }
+  static constexpr bool there = true, reduces = P::reduces;
+  static_assert(!P::statistics || P::group > 0, "what follows needs moments of whole groups");
+};
 
 // Sums over LANES neighbouring lanes.
 template <int LANES, int N>
@@ -1567,14 +1639,17 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
           p.pool_out(z, m + r, columns.pooled(q), pool);
         }
   }
+  using Tail = TailOf<P>;
+  [[maybe_unused]] typename Tail::Row tails[ROWS];
   if constexpr (P::statistics) {
     // LANES lanes take TAKES columns each of one statistic.
     constexpr int LANES = P::group > 0 && P::group < 32 ? P::group : 32;
     constexpr int TAKES = P::group == 0 ? EACH : P::group < 32 ? 1 : P::group / 32;
     constexpr int WIDTH = P::group == 0 ? 1 : P::group;
+    constexpr bool ALL_KNOW = LANES < 32 || Tail::there;  // all lanes of a group get its moments
     static_assert(EACH % TAKES == 0, "a group of columns lies within a tile");
 #pragma unroll
-    for (int first = 0; LANES < 32 && first < EACH; first += TAKES) {
+    for (int first = 0; ALL_KNOW && first < EACH; first += TAKES) {
       const accum size = static_cast<accum>(P::group > 0 ? P::group : columns.count);
       accum near[ROWS], both[2 * ROWS];  // means; deviations from them and their squares
 #pragma unroll
@@ -1602,11 +1677,17 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
         const accum off = both[2 * r] / size, squares = both[2 * r + 1] - size * off * off;
         if (m + r < limit && lane % LANES == 0 && (P::group == 0 || columns.valid(0, first)))
           p.sink(z, m + r, P::group > 0 ? columns.column(0, first) / WIDTH : columns.tile, size, near[r] + off, squares);
+        if constexpr (Tail::there) {
+          const auto group = Tail::group(p, size, near[r] + off, squares);
+#pragma unroll
+          for (int j = first; j < first + TAKES; ++j)
+            if (m + r < limit && columns.valid(r, j)) p.tail(z, m + r, columns.column(r, j), kept[r][j], group, tails[r]);
+        }
       }
     }
     // The whole warp takes each of them, all rows in one go, with deviations from what is near the mean.
 #pragma unroll
-    for (int first = 0; LANES == 32 && first < EACH; first += TAKES) {
+    for (int first = 0; !ALL_KNOW && first < EACH; first += TAKES) {
       constexpr int EVERY = 32 / ROWS;
       accum both[2 * ROWS], middle = 0;  // of row lane / EVERY, as is the size
       accum size = static_cast<accum>(P::group > 0 ? P::group : columns.count);
@@ -1637,6 +1718,19 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
       const accum off = mine * part, squares = other - mine * off;
       if (lane % EVERY == 0 && m + lane / EVERY < limit && (P::group == 0 || columns.valid(0, first)))
         p.sink(z, m + lane / EVERY, P::group > 0 ? columns.column(0, first) / WIDTH : columns.tile, size, middle + off, squares < 0 ? accum(0) : squares);
+    }
+  } else if constexpr (Tail::there) {
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r)
+#pragma unroll
+      for (int j = 0; j < EACH; ++j)
+        if (m + r < limit && columns.valid(r, j)) p.tail(z, m + r, columns.column(r, j), kept[r][j], {}, tails[r]);
+  }
+  if constexpr (Tail::reduces) {
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+      const auto row = fold_lanes<32>(tails[r]);
+      if (lane == 0 && m + r < limit) p.tail_out(z, m + r, columns.tile, row);
     }
   }
 }
@@ -1728,7 +1822,7 @@ cudaError_t allow_shared(Kernel* kernel, int bytes) {
   return error;
 }
 
-// Launches nothing where D is empty. cudaErrorInvalidValue: too many tiles, or statistics of split (partial) sums.
+// Launches nothing where D is empty. cudaErrorInvalidValue: too many tiles, or statistics or a tail of split (partial) sums.
 template <class Config, class P>
 cudaError_t launch_contract(const P& p, int splits, cudaStream_t stream) {
   const int64_t tiles_m = (static_cast<int64_t>(p.rows()) + Config::BM - 1) / Config::BM;
@@ -1736,7 +1830,7 @@ cudaError_t launch_contract(const P& p, int splits, cudaStream_t stream) {
   const int64_t batches = p.batches(), most = 0x7fffffff;
   if (batches == 0 || tiles_m == 0 || tiles_n == 0) return cudaSuccess;
   if (tiles_m > most / tiles_n || batches > most / (tiles_m * tiles_n)) return cudaErrorInvalidValue;
-  if (splits < 1 || splits > 65535 || (P::statistics && splits > 1)) return cudaErrorInvalidValue;
+  if (splits < 1 || splits > 65535 || ((P::statistics || TailOf<P>::there) && splits > 1)) return cudaErrorInvalidValue;
   const cudaError_t refused = allow_shared(contract_kernel<Config, P>, Config::shared_bytes);
   if (refused != cudaSuccess) return refused;
   const dim3 grid(static_cast<unsigned>(batches * tiles_m * tiles_n), static_cast<unsigned>(splits));
@@ -5065,6 +5159,61 @@ struct Sum {
 
 }  // namespace crucible
 
+// Partial results of a warp's lanes (plain structs of whole words with a function join), by shuffles.
+
+namespace crucible {
+
+// What `shuffle` makes of each word.
+template <class Acc, class Shuffle>
+__device__ __forceinline__ Acc shuffled(const Acc& a, Shuffle shuffle) {
+  static_assert(sizeof(Acc) % 4 == 0, "partial results are whole words");
+  uint32_t words[sizeof(Acc) / 4];
+  memcpy(words, &a, sizeof(Acc));
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(Acc) / 4); ++i) words[i] = shuffle(words[i]);
+  Acc b;
+  memcpy(&b, words, sizeof(Acc));
+  return b;
+}
+
+// The first COUNT lanes' results, joined, in the first of them. What the others join on the way nobody wants.
+template <int COUNT, class Acc>
+__device__ __forceinline__ Acc fold_lanes(Acc a) {
+#pragma unroll
+  for (int by = COUNT / 2; by > 0; by /= 2)
+    a.join(shuffled(a, [by](uint32_t word) { return __shfl_down_sync(0xffffffffu, word, by); }));
+  return a;
+}
+
+// The same, to all lanes.
+template <int COUNT, class Acc>
+__device__ __forceinline__ Acc join_lanes(const Acc& a) {
+  return shuffled(fold_lanes<COUNT>(a), [](uint32_t word) { return __shfl_sync(0xffffffffu, word, 0); });
+}
+
+// Of N results in each lane, N a power of two: lane l gets a[l / (32 / N)], joined over the warp.
+template <int N, class Acc>
+__device__ __forceinline__ Acc scattered_join(Acc (&a)[N]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  int step = 16;
+  const auto across = [&step](const Acc& b) {
+    return shuffled(b, [step](uint32_t word) { return __shfl_xor_sync(0xffffffffu, word, step); });
+  };
+#pragma unroll
+  for (int n = N; n > 1; n /= 2, step /= 2)
+#pragma unroll
+    for (int i = 0; i < n / 2; ++i) {
+      const Acc other = lane & step ? a[i] : a[i + n / 2];
+      if (lane & step) a[i] = a[i + n / 2];
+      a[i].join(across(other));
+    }
+#pragma unroll
+  for (; step > 0; step /= 2) a[0].join(across(a[0]));
+  return a[0];
+}
+
+}  // namespace crucible
+
 // Neighbours in memory, 16 bytes of the file's element type at a time.
 //
 // A walk goes over places `from` .. `to`. Where its tensors begin alike (all elements of one place at the same distance
@@ -5187,8 +5336,9 @@ __host__ __device__ __forceinline__ Stretch stretch(int64_t first, int64_t last,
 //   void walk(const L&, Index row, Index part, int64_t from, int64_t to, const Found&) const;
 // and takes two launches: the rows, then pieces of SLICE_VECTORS vectors a thread of each of a row's parts.
 //
-// A split functor, for few long rows, has instead
-//   struct Acc;  void walk(const L&, Index row, int64_t from, int64_t to, Acc&) const;  int64_t length() const;
+// A split functor, for few long rows, which may be the same stretch of places several times (a channel of every sample), has
+//   struct Acc;  int64_t length() const;  Index repeats() const;   of the stretch, and how many times
+//   void walk(const L&, Index row, Index first, Index last, int64_t from, int64_t to, Acc&) const;   some of both
 //   void finish(const L&, Index row, const Acc&) const;
 // and takes two launches: every part of every row, then the rows. Nothing depends on timing.
 //   CRUCIBLE_SLICE_VECTORS   how many vectors a thread of a sliced walk has, all asked for before the first is used
@@ -5205,28 +5355,6 @@ __host__ __device__ __forceinline__ Stretch stretch(int64_t first, int64_t last,
 namespace crucible {
 
 constexpr int ROW_THREADS = 256, SLICE_VECTORS = CRUCIBLE_SLICE_VECTORS, GRID_MOST = 65535;
-
-// What another lane has: the one `by` further on, or, where LANE, that lane.
-template <bool LANE = false, class Acc>
-__device__ __forceinline__ Acc from_lane(const Acc& a, int by) {
-  static_assert(sizeof(Acc) % 4 == 0, "partial results are whole words");
-  uint32_t words[sizeof(Acc) / 4];
-  memcpy(words, &a, sizeof(Acc));
-#pragma unroll
-  for (int i = 0; i < static_cast<int>(sizeof(Acc) / 4); ++i)
-    words[i] = LANE ? __shfl_sync(0xffffffffu, words[i], by) : __shfl_down_sync(0xffffffffu, words[i], by);
-  Acc b;
-  memcpy(&b, words, sizeof(Acc));
-  return b;
-}
-
-// The first COUNT lanes' results, joined, to all lanes. What the others join on the way nobody wants.
-template <int COUNT, class Acc>
-__device__ __forceinline__ Acc join_lanes(Acc a) {
-#pragma unroll
-  for (int by = COUNT / 2; by > 0; by /= 2) a.join(from_lane(a, by));
-  return from_lane<true>(a, 0);
-}
 
 // What an earlier kernel left, whole.
 template <class T>
@@ -5318,15 +5446,28 @@ __global__ void __launch_bounds__(ROW_THREADS) row_slices_kernel(const R r, cons
   r.walk(Lanes<ROW_THREADS>(), row, place % r.repeats(), from, to, read_words(found + row));
 }
 
+// How a long row is cut: its stretch into so many, and, where that is short, the times into so many.
+struct RowCuts {
+  int along, across;
+};
 template <int N, class R>
-__global__ void __launch_bounds__(ROW_THREADS) row_parts_kernel(const R r, typename R::Acc* parts, int splits) {
+__host__ __device__ inline RowCuts row_cuts(const R& r, int splits) {
+  const int64_t most = r.length() / (16 * N), repeats = r.repeats();
+  const int along = most < 1 ? 1 : most < splits ? static_cast<int>(most) : splits, across = splits / along;
+  return {along, repeats < 1 ? 1 : repeats < across ? static_cast<int>(repeats) : across};
+}
+
+template <int N, class R>
+__global__ void __launch_bounds__(ROW_THREADS) row_parts_kernel(const R r, typename R::Acc* parts, RowCuts cuts) {
   follow();
-  const int64_t row = row_of_thread<N>(), length = r.length(), each = row_share(length, splits);
+  const int64_t row = row_of_thread<N>(), length = r.length(), each = row_share(length, cuts.along);
   if (row >= r.rows()) return;
-  const int64_t from = each * blockIdx.y, to = from + each < length ? from + each : length;
+  const int64_t from = each * (blockIdx.y % cuts.along), to = from + each < length ? from + each : length;
+  const Index repeats = r.repeats(), times = (repeats + cuts.across - 1) / cuts.across;
+  const Index first = times * static_cast<Index>(blockIdx.y / cuts.along), left = repeats - first;
   typename R::Acc a;
   const Lanes<N> lanes;
-  r.walk(lanes, static_cast<Index>(row), from, to, a);
+  if (left > 0) r.walk(lanes, static_cast<Index>(row), first, left < times ? repeats : first + times, from, to, a);
   lanes.join(a);
   if (lanes.leads()) parts[static_cast<int64_t>(blockIdx.y) * r.rows() + row] = a;
 }
@@ -5385,57 +5526,10 @@ cudaError_t launch_split_rows(const R& r, void* parts, int splits, cudaStream_t 
   const int64_t rows = r.rows();
   if (rows <= 0) return cudaSuccess;
   auto* const acc = static_cast<typename R::Acc*>(parts);
-  const cudaError_t error = cudaLaunchKernelEx(After(dim3(row_blocks(rows, N), splits), ROW_THREADS, 0, stream),
-                                               row_parts_kernel<N, R>, r, acc, splits);
-  if (error != cudaSuccess) return error;
-  return cudaLaunchKernelEx(After(row_blocks(rows, 32), ROW_THREADS, 0, stream), row_whole_kernel<R>, r, acc, splits);
-}
-
-}  // namespace crucible
-
-// Long rows that are the same stretch of places several times (a channel of every sample), cut both ways: into parts of the
-// stretch, and where that is short into some of the times each. Functors are those of launch_split_rows (row.cuh), but
-//   __host__ __device__ Index repeats() const;   how many times
-//   walk(lanes, row, first, last, from, to, a)   of the times first to below last, the places from to below to
-
-namespace crucible {
-
-// How a row is cut: its stretch into so many, the times into so many.
-struct RowCuts {
-  int along, across;
-};
-template <int N, class R>
-__host__ __device__ inline RowCuts row_cuts(const R& r, int splits) {
-  const int64_t most = r.length() / (16 * N), repeats = r.repeats();
-  const int along = most < 1 ? 1 : most < splits ? static_cast<int>(most) : splits, across = splits / along;
-  return {along, repeats < 1 ? 1 : repeats < across ? static_cast<int>(repeats) : across};
-}
-
-template <int N, class R>
-__global__ void __launch_bounds__(ROW_THREADS) row_repeats_kernel(const R r, typename R::Acc* parts, RowCuts cuts) {
-  follow();
-  const int64_t row = row_of_thread<N>(), length = r.length(), each = row_share(length, cuts.along);
-  if (row >= r.rows()) return;
-  const int64_t from = each * (blockIdx.y % cuts.along), to = from + each < length ? from + each : length;
-  const Index repeats = r.repeats(), times = (repeats + cuts.across - 1) / cuts.across;
-  const Index first = times * static_cast<Index>(blockIdx.y / cuts.along), left = repeats - first;
-  typename R::Acc a;
-  const Lanes<N> lanes;
-  if (left > 0) r.walk(lanes, static_cast<Index>(row), first, left < times ? repeats : first + times, from, to, a);
-  lanes.join(a);
-  if (lanes.leads()) parts[static_cast<int64_t>(blockIdx.y) * r.rows() + row] = a;
-}
-
-// `parts` has room for rows * splits partial results.
-template <int N, class R>
-cudaError_t launch_repeated_rows(const R& r, void* parts, int splits, cudaStream_t stream) {
-  const int64_t rows = r.rows();
-  if (rows <= 0) return cudaSuccess;
-  auto* const acc = static_cast<typename R::Acc*>(parts);
   const RowCuts cuts = row_cuts<N>(r, splits);
   const int count = cuts.along * cuts.across;
   const cudaError_t error = cudaLaunchKernelEx(After(dim3(row_blocks(rows, N), count), ROW_THREADS, 0, stream),
-                                               row_repeats_kernel<N, R>, r, acc, cuts);
+                                               row_parts_kernel<N, R>, r, acc, cuts);
   if (error != cudaSuccess) return error;
   return cudaLaunchKernelEx(After(row_blocks(rows, 32), ROW_THREADS, 0, stream), row_whole_kernel<R>, r, acc, count);
 }
@@ -6303,6 +6397,13 @@ struct Mma {
 //   using Pooling = ..;                a reduction (reduce.cuh) over a window's elements
 //   __device__ accum pool_in(Index z, Index m, Index n, accum value) const;    an element of it
 //   __device__ void pool_out(Index z, Index m, Index n, const Pooling&) const; n: the window's place among all whole ones
+// A functor whose columns are no pixels may go on where finish ended, with what it returned and what its group has in common:
+//   struct Group;                      of numbers, computed from the moments of a group once; without statistics empty
+//   __device__ Group grouped(accum count, accum mean, accum m2) const;
+//   struct Tail;                       reductions along a row, of the elements in a tile; it may have none
+//   static constexpr bool reduces;     whether it has any
+//   __device__ void tail(Index z, Index m, Index n, accum finished, const Group&, Tail&) const;   for elements in range only
+//   __device__ void tail_out(Index z, Index m, Index tile_n, const Tail&) const;   once for each (z, m, tile of columns)
 //
 // Split s of `splits` sums a contiguous range of k (whole tiles); an empty range gives 0. Nothing depends on timing.
 // The engine (Simt, Mma) is a template argument. Each block computes one tile and, through the shared memory that the
@@ -6328,6 +6429,23 @@ __device__ __forceinline__ TilePlace tile_place(unsigned block, unsigned tiles_m
   const unsigned height = tiles_m - first < BAND ? tiles_m - first : BAND;
   return {static_cast<Index>(z), static_cast<Index>(first + rest % height), static_cast<Index>(rest / height)};
 }
+
+// Whether a functor goes on after finish, and with what.
+template <class P, class = void>
+struct TailOf {
+  struct Row {};
+  struct Group {};
+  static __device__ __forceinline__ Group group(const P&, accum, accum, accum) { return {}; }
+  static constexpr bool there = false, reduces = false;
+};
+template <class P>
+struct TailOf<P, typename Named<typename P::Tail>::type> {
+  using Row = typename P::Tail;
+  using Group = typename P::Group;
+  static __device__ __forceinline__ Group group(const P& p, accum count, accum mean, accum m2) { return p.grouped(count, mean, m2); }
+  static constexpr bool there = true, reduces = P::reduces;
+  static_assert(!P::statistics || P::group > 0, "what follows needs moments of whole groups");
+};
 
 // Sums over LANES neighbouring lanes.
 template <int LANES, int N>
@@ -6464,14 +6582,17 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
           p.pool_out(z, m + r, columns.pooled(q), pool);
         }
   }
+  using Tail = TailOf<P>;
+  [[maybe_unused]] typename Tail::Row tails[ROWS];
   if constexpr (P::statistics) {
     // LANES lanes take TAKES columns each of one statistic.
     constexpr int LANES = P::group > 0 && P::group < 32 ? P::group : 32;
     constexpr int TAKES = P::group == 0 ? EACH : P::group < 32 ? 1 : P::group / 32;
     constexpr int WIDTH = P::group == 0 ? 1 : P::group;
+    constexpr bool ALL_KNOW = LANES < 32 || Tail::there;  // all lanes of a group get its moments
     static_assert(EACH % TAKES == 0, "a group of columns lies within a tile");
 #pragma unroll
-    for (int first = 0; LANES < 32 && first < EACH; first += TAKES) {
+    for (int first = 0; ALL_KNOW && first < EACH; first += TAKES) {
       const accum size = static_cast<accum>(P::group > 0 ? P::group : columns.count);
       accum near[ROWS], both[2 * ROWS];  // means; deviations from them and their squares
 #pragma unroll
@@ -6499,11 +6620,17 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
         const accum off = both[2 * r] / size, squares = both[2 * r + 1] - size * off * off;
         if (m + r < limit && lane % LANES == 0 && (P::group == 0 || columns.valid(0, first)))
           p.sink(z, m + r, P::group > 0 ? columns.column(0, first) / WIDTH : columns.tile, size, near[r] + off, squares);
+        if constexpr (Tail::there) {
+          const auto group = Tail::group(p, size, near[r] + off, squares);
+#pragma unroll
+          for (int j = first; j < first + TAKES; ++j)
+            if (m + r < limit && columns.valid(r, j)) p.tail(z, m + r, columns.column(r, j), kept[r][j], group, tails[r]);
+        }
       }
     }
     // The whole warp takes each of them, all rows in one go, with deviations from what is near the mean.
 #pragma unroll
-    for (int first = 0; LANES == 32 && first < EACH; first += TAKES) {
+    for (int first = 0; !ALL_KNOW && first < EACH; first += TAKES) {
       constexpr int EVERY = 32 / ROWS;
       accum both[2 * ROWS], middle = 0;  // of row lane / EVERY, as is the size
       accum size = static_cast<accum>(P::group > 0 ? P::group : columns.count);
@@ -6534,6 +6661,19 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
       const accum off = mine * part, squares = other - mine * off;
       if (lane % EVERY == 0 && m + lane / EVERY < limit && (P::group == 0 || columns.valid(0, first)))
         p.sink(z, m + lane / EVERY, P::group > 0 ? columns.column(0, first) / WIDTH : columns.tile, size, middle + off, squares < 0 ? accum(0) : squares);
+    }
+  } else if constexpr (Tail::there) {
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r)
+#pragma unroll
+      for (int j = 0; j < EACH; ++j)
+        if (m + r < limit && columns.valid(r, j)) p.tail(z, m + r, columns.column(r, j), kept[r][j], {}, tails[r]);
+  }
+  if constexpr (Tail::reduces) {
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+      const auto row = fold_lanes<32>(tails[r]);
+      if (lane == 0 && m + r < limit) p.tail_out(z, m + r, columns.tile, row);
     }
   }
 }
@@ -6625,7 +6765,7 @@ cudaError_t allow_shared(Kernel* kernel, int bytes) {
   return error;
 }
 
-// Launches nothing where D is empty. cudaErrorInvalidValue: too many tiles, or statistics of split (partial) sums.
+// Launches nothing where D is empty. cudaErrorInvalidValue: too many tiles, or statistics or a tail of split (partial) sums.
 template <class Config, class P>
 cudaError_t launch_contract(const P& p, int splits, cudaStream_t stream) {
   const int64_t tiles_m = (static_cast<int64_t>(p.rows()) + Config::BM - 1) / Config::BM;
@@ -6633,7 +6773,7 @@ cudaError_t launch_contract(const P& p, int splits, cudaStream_t stream) {
   const int64_t batches = p.batches(), most = 0x7fffffff;
   if (batches == 0 || tiles_m == 0 || tiles_n == 0) return cudaSuccess;
   if (tiles_m > most / tiles_n || batches > most / (tiles_m * tiles_n)) return cudaErrorInvalidValue;
-  if (splits < 1 || splits > 65535 || (P::statistics && splits > 1)) return cudaErrorInvalidValue;
+  if (splits < 1 || splits > 65535 || ((P::statistics || TailOf<P>::there) && splits > 1)) return cudaErrorInvalidValue;
   const cudaError_t refused = allow_shared(contract_kernel<Config, P>, Config::shared_bytes);
   if (refused != cudaSuccess) return refused;
   const dim3 grid(static_cast<unsigned>(batches * tiles_m * tiles_n), static_cast<unsigned>(splits));
@@ -9603,15 +9743,16 @@ struct rows_1 {
   Index s0, s53, s77;
 
   __host__ __device__ Index rows() const { return 64; }
-  __host__ __device__ Index repeats() const { return s77; }
   __host__ __device__ int64_t length() const { return s0 * s53 + s0 * 2 + s53 * 2 + 4; }
+  __host__ __device__ Index repeats() const { return s77; }
   struct Acc {
     Sum r0;  // sum_1
     Sum r1;  // sum_2
     __device__ __forceinline__ void join(const Acc& b) { r0.join(b.r0); r1.join(b.r1); }
   };
   template <class L>
-  __device__ __forceinline__ void walk(const L& lanes, Index row, Index first, Index last, int64_t from, int64_t to, Acc& a) const {
+  __device__ __forceinline__ void walk(const L& lanes, Index row, Index first, Index last, int64_t from,
+                                       int64_t to, Acc& a) const {
     const accum v4 = to_accum(read(p_conv_transpose_bias[row]));
     const Index q5 = row / 8;
     const int64_t v11 = int64_t(s0 * s53 * 8 + s0 * 16 + s53 * 16 + 32);
@@ -9672,7 +9813,7 @@ struct rows_1 {
 
 void run_rows_1(uint64_t p_conv_transpose_bias, uint64_t p_convolution_sum_0_kept, uint64_t p_d_output, uint64_t p_var_mean_0_kept, uint64_t p_var_mean_1_kept, uint64_t p_view_4, uint64_t p_view_5, int64_t s0, int64_t s53, int64_t s77, uint64_t parts, int splits, uint64_t stream) {
   const rows_1 stage{reinterpret_cast<const scalar*>(p_conv_transpose_bias), reinterpret_cast<const scalar*>(p_convolution_sum_0_kept), reinterpret_cast<const scalar*>(p_d_output), reinterpret_cast<const accum*>(p_var_mean_0_kept), reinterpret_cast<const accum*>(p_var_mean_1_kept), reinterpret_cast<scalar*>(p_view_4), reinterpret_cast<scalar*>(p_view_5), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77)};
-  check(launch_repeated_rows<256>(stage, reinterpret_cast<void*>(parts), splits, reinterpret_cast<cudaStream_t>(stream)), "rows_1");
+  check(launch_split_rows<256>(stage, reinterpret_cast<void*>(parts), splits, reinterpret_cast<cudaStream_t>(stream)), "rows_1");
 }
 
 // mean, mean_1, view_2, mul_9, view_6, sub_2, convolution, gelu, view, var_mean, sub_1, add, rsqrt, mul_10, mul_12, sub_3, mul_13, view_7, gelu_backward
@@ -10036,12 +10177,14 @@ struct rows_3 {
 
   __host__ __device__ Index rows() const { return 4608; }
   __host__ __device__ int64_t length() const { return convolution_backward_w_sum_splits; }
+  __host__ __device__ Index repeats() const { return 1; }
   struct Acc {
     Sum r0;  // convolution_backward
     __device__ __forceinline__ void join(const Acc& b) { r0.join(b.r0); }
   };
   template <class L>
-  __device__ __forceinline__ void walk(const L& lanes, Index row, int64_t from, int64_t to, Acc& a) const {
+  __device__ __forceinline__ void walk(const L& lanes, Index row, Index first, Index last, int64_t from,
+                                       int64_t to, Acc& a) const {
     #pragma unroll 4
     for (int64_t jj = from + lanes.first(); jj < to; jj += lanes.step()) {
       const Index j = static_cast<Index>(jj);
@@ -10069,14 +10212,15 @@ struct rows_4 {
   Index s0, s53, s77;
 
   __host__ __device__ Index rows() const { return 64; }
-  __host__ __device__ Index repeats() const { return s77; }
   __host__ __device__ int64_t length() const { return s0 * s53 + s0 * 2 + s53 * 2 + 4; }
+  __host__ __device__ Index repeats() const { return s77; }
   struct Acc {
     Sum r0;  // convolution_backward
     __device__ __forceinline__ void join(const Acc& b) { r0.join(b.r0); }
   };
   template <class L>
-  __device__ __forceinline__ void walk(const L& lanes, Index row, Index first, Index last, int64_t from, int64_t to, Acc& a) const {
+  __device__ __forceinline__ void walk(const L& lanes, Index row, Index first, Index last, int64_t from,
+                                       int64_t to, Acc& a) const {
     for (Index part = first; part < last; ++part) {
       const scalar* const at1 = &p_gelu_backward[part * s0 * s53 * 64 + row * s0 * s53 + part * s0 * 128 + part * s53 * 128 + row * s0 * 2 + row * s53 * 2 + part * 256 + row * 4];
       const Stretch run2 = stretch(from, to, alike(at1));
@@ -10118,7 +10262,7 @@ struct rows_4 {
 
 void run_rows_4(uint64_t p_gelu_backward, uint64_t p_convolution_backward_0, int64_t s0, int64_t s53, int64_t s77, uint64_t parts, int splits, uint64_t stream) {
   const rows_4 stage{reinterpret_cast<const scalar*>(p_gelu_backward), reinterpret_cast<scalar*>(p_convolution_backward_0), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77)};
-  check(launch_repeated_rows<256>(stage, reinterpret_cast<void*>(parts), splits, reinterpret_cast<cudaStream_t>(stream)), "rows_4");
+  check(launch_split_rows<256>(stage, reinterpret_cast<void*>(parts), splits, reinterpret_cast<cudaStream_t>(stream)), "rows_4");
 }
 
 // One after another, those that are asked for.
@@ -10215,7 +10359,7 @@ def _compiled(part, dtype, wide, conv, matmul, hopper):
     bare = "no_implicit_headers" in inspect.signature(load_inline).parameters  # torch's headers cost half a minute
     options = {"no_implicit_headers": True} if bare else {}
     return load_inline(
-        name=f"crucible_21b9f8e37190_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}",
+        name=f"crucible_194f9b6830f0_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}",
         cpp_sources=binding, cuda_sources=source,
         extra_cflags=["-O1"], extra_cuda_cflags=["-O3", "-std=c++17", *flags], **options,
     )
@@ -10324,9 +10468,10 @@ def _address(tensor):
     return 0 if tensor is None else tensor.data_ptr()
 
 
-def _splits(rows, length, lanes):
-    """Into how many parts long rows are cut: enough to fill a GPU, none too short."""
-    return max(1, min(length // (16 * lanes), 131072 // max(rows * lanes, 1), 1024))
+def _splits(rows, lanes, length, times=1):
+    """Into how many parts long rows are cut: enough to fill a GPU, none too short. Some are one stretch many times."""
+    most = max(1, length // (16 * lanes)) * times
+    return max(1, min(most, (131072 if times == 1 else 262144) // max(rows * lanes, 1), 1024))
 
 
 def _shape_error(name, tensor, expected):
@@ -10421,9 +10566,9 @@ def _model_backward_plan(needs, sizes, d_output):
     dtype, device = d_output.dtype, d_output.device
     kernels = _kernels("backward", dtype, device, max(s0 * s53 * s77 * 64, s0 * s53 * s77 * 64 + s0 * s77 * 128 + s53 * s77 * 128 + s77 * 256, convolution_sum_boxes * s77 * 64, convolution_backward_w_sum_splits * 4608, s77 * 8, 4608))
     accum = _accumulated(dtype)
-    splits_rows_2 = max(1, min(max(1, (s0 * s53 + s0 * 2 + s53 * 2 + 4) // 4096) * (s77), 262144 // max((64) * 256, 1), 1024))
-    splits_rows_6 = _splits(4608, convolution_backward_w_sum_splits, 1)
-    splits_rows_7 = max(1, min(max(1, (s0 * s53 + s0 * 2 + s53 * 2 + 4) // 4096) * (s77), 262144 // max((64) * 256, 1), 1024))
+    splits_rows_2 = _splits(64, 256, s0 * s53 + s0 * 2 + s53 * 2 + 4, s77)
+    splits_rows_6 = _splits(4608, 1, convolution_backward_w_sum_splits)
+    splits_rows_7 = _splits(64, 256, s0 * s53 + s0 * 2 + s53 * 2 + 4, s77)
     stages = (0b1 if needs[2] or needs[3] else 0) | (0b10 if needs[0] or needs[1] or needs[4] else 0) | (0b100 if needs[4] else 0) | (0b11000 if needs[0] else 0) | (0b100000 if needs[1] else 0)
     specs = [_spec((64,), dtype) if stages & 0b1 else None, _spec((64,), dtype) if stages & 0b1 else None, _spec((s77, 64, s53, s0), dtype) if stages & 0b100 else None, _spec((64, 8, 3, 3), dtype) if stages & 0b10000 else None, _spec((64,), dtype) if stages & 0b100000 else None]
     room, places = _laid_out(stages, [((64) * 64 * splits_rows_2, 0b1), ((s0 * s53 * s77 * 64 + s0 * s77 * 128 + s53 * s77 * 128 + s77 * 256) * dtype.itemsize, 0b101110), (259072, 0b100), (convolution_backward_w_sum_splits * 4608 * accum.itemsize, 0b11000), ((4608) * 32 * splits_rows_6, 0b10000), ((64) * 32 * splits_rows_7, 0b100000)], zip(specs, [0b1, 0b1, 0b100, 0b10000, 0b100000]))

@@ -11,8 +11,8 @@ Kernels, and the operators of the reference that each one absorbs:
     backward  contract_2    convolution_backward
     backward  rows_3        convolution_backward
 
-Proven against conv_transpose3d_relu_group_norm.py in the simulator, crucible 0.1.0, torch 2.13.0+cpu (quick):
-forward, side effects, gradients, honesty, 3 other sizes and layouts, 3 ranges, determinism, memory; seed 7.
+Proven against conv_transpose3d_relu_group_norm.py in the simulator, crucible 0.1.0, torch 2.13.0+cpu:
+forward, side effects, gradients, honesty, 10 other sizes and layouts, 8 ranges, determinism, memory; seed 7.
 """
 
 
@@ -196,6 +196,61 @@ struct Moments {
 
 }  // namespace crucible
 
+// Partial results of a warp's lanes (plain structs of whole words with a function join), by shuffles.
+
+namespace crucible {
+
+// What `shuffle` makes of each word.
+template <class Acc, class Shuffle>
+__device__ __forceinline__ Acc shuffled(const Acc& a, Shuffle shuffle) {
+  static_assert(sizeof(Acc) % 4 == 0, "partial results are whole words");
+  uint32_t words[sizeof(Acc) / 4];
+  memcpy(words, &a, sizeof(Acc));
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(Acc) / 4); ++i) words[i] = shuffle(words[i]);
+  Acc b;
+  memcpy(&b, words, sizeof(Acc));
+  return b;
+}
+
+// The first COUNT lanes' results, joined, in the first of them. What the others join on the way nobody wants.
+template <int COUNT, class Acc>
+__device__ __forceinline__ Acc fold_lanes(Acc a) {
+#pragma unroll
+  for (int by = COUNT / 2; by > 0; by /= 2)
+    a.join(shuffled(a, [by](uint32_t word) { return __shfl_down_sync(0xffffffffu, word, by); }));
+  return a;
+}
+
+// The same, to all lanes.
+template <int COUNT, class Acc>
+__device__ __forceinline__ Acc join_lanes(const Acc& a) {
+  return shuffled(fold_lanes<COUNT>(a), [](uint32_t word) { return __shfl_sync(0xffffffffu, word, 0); });
+}
+
+// Of N results in each lane, N a power of two: lane l gets a[l / (32 / N)], joined over the warp.
+template <int N, class Acc>
+__device__ __forceinline__ Acc scattered_join(Acc (&a)[N]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  int step = 16;
+  const auto across = [&step](const Acc& b) {
+    return shuffled(b, [step](uint32_t word) { return __shfl_xor_sync(0xffffffffu, word, step); });
+  };
+#pragma unroll
+  for (int n = N; n > 1; n /= 2, step /= 2)
+#pragma unroll
+    for (int i = 0; i < n / 2; ++i) {
+      const Acc other = lane & step ? a[i] : a[i + n / 2];
+      if (lane & step) a[i] = a[i + n / 2];
+      a[i].join(across(other));
+    }
+#pragma unroll
+  for (; step > 0; step /= 2) a[0].join(across(a[0]));
+  return a[0];
+}
+
+}  // namespace crucible
+
 // Neighbours in memory, 16 bytes of the file's element type at a time.
 //
 // A walk goes over places `from` .. `to`. Where its tensors begin alike (all elements of one place at the same distance
@@ -318,8 +373,9 @@ __host__ __device__ __forceinline__ Stretch stretch(int64_t first, int64_t last,
 //   void walk(const L&, Index row, Index part, int64_t from, int64_t to, const Found&) const;
 // and takes two launches: the rows, then pieces of SLICE_VECTORS vectors a thread of each of a row's parts.
 //
-// A split functor, for few long rows, has instead
-//   struct Acc;  void walk(const L&, Index row, int64_t from, int64_t to, Acc&) const;  int64_t length() const;
+// A split functor, for few long rows, which may be the same stretch of places several times (a channel of every sample), has
+//   struct Acc;  int64_t length() const;  Index repeats() const;   of the stretch, and how many times
+//   void walk(const L&, Index row, Index first, Index last, int64_t from, int64_t to, Acc&) const;   some of both
 //   void finish(const L&, Index row, const Acc&) const;
 // and takes two launches: every part of every row, then the rows. Nothing depends on timing.
 //   CRUCIBLE_SLICE_VECTORS   how many vectors a thread of a sliced walk has, all asked for before the first is used
@@ -336,28 +392,6 @@ __host__ __device__ __forceinline__ Stretch stretch(int64_t first, int64_t last,
 namespace crucible {
 
 constexpr int ROW_THREADS = 256, SLICE_VECTORS = CRUCIBLE_SLICE_VECTORS, GRID_MOST = 65535;
-
-// What another lane has: the one `by` further on, or, where LANE, that lane.
-template <bool LANE = false, class Acc>
-__device__ __forceinline__ Acc from_lane(const Acc& a, int by) {
-  static_assert(sizeof(Acc) % 4 == 0, "partial results are whole words");
-  uint32_t words[sizeof(Acc) / 4];
-  memcpy(words, &a, sizeof(Acc));
-#pragma unroll
-  for (int i = 0; i < static_cast<int>(sizeof(Acc) / 4); ++i)
-    words[i] = LANE ? __shfl_sync(0xffffffffu, words[i], by) : __shfl_down_sync(0xffffffffu, words[i], by);
-  Acc b;
-  memcpy(&b, words, sizeof(Acc));
-  return b;
-}
-
-// The first COUNT lanes' results, joined, to all lanes. What the others join on the way nobody wants.
-template <int COUNT, class Acc>
-__device__ __forceinline__ Acc join_lanes(Acc a) {
-#pragma unroll
-  for (int by = COUNT / 2; by > 0; by /= 2) a.join(from_lane(a, by));
-  return from_lane<true>(a, 0);
-}
 
 // What an earlier kernel left, whole.
 template <class T>
@@ -449,15 +483,28 @@ __global__ void __launch_bounds__(ROW_THREADS) row_slices_kernel(const R r, cons
   r.walk(Lanes<ROW_THREADS>(), row, place % r.repeats(), from, to, read_words(found + row));
 }
 
+// How a long row is cut: its stretch into so many, and, where that is short, the times into so many.
+struct RowCuts {
+  int along, across;
+};
 template <int N, class R>
-__global__ void __launch_bounds__(ROW_THREADS) row_parts_kernel(const R r, typename R::Acc* parts, int splits) {
+__host__ __device__ inline RowCuts row_cuts(const R& r, int splits) {
+  const int64_t most = r.length() / (16 * N), repeats = r.repeats();
+  const int along = most < 1 ? 1 : most < splits ? static_cast<int>(most) : splits, across = splits / along;
+  return {along, repeats < 1 ? 1 : repeats < across ? static_cast<int>(repeats) : across};
+}
+
+template <int N, class R>
+__global__ void __launch_bounds__(ROW_THREADS) row_parts_kernel(const R r, typename R::Acc* parts, RowCuts cuts) {
   follow();
-  const int64_t row = row_of_thread<N>(), length = r.length(), each = row_share(length, splits);
+  const int64_t row = row_of_thread<N>(), length = r.length(), each = row_share(length, cuts.along);
   if (row >= r.rows()) return;
-  const int64_t from = each * blockIdx.y, to = from + each < length ? from + each : length;
+  const int64_t from = each * (blockIdx.y % cuts.along), to = from + each < length ? from + each : length;
+  const Index repeats = r.repeats(), times = (repeats + cuts.across - 1) / cuts.across;
+  const Index first = times * static_cast<Index>(blockIdx.y / cuts.along), left = repeats - first;
   typename R::Acc a;
   const Lanes<N> lanes;
-  r.walk(lanes, static_cast<Index>(row), from, to, a);
+  if (left > 0) r.walk(lanes, static_cast<Index>(row), first, left < times ? repeats : first + times, from, to, a);
   lanes.join(a);
   if (lanes.leads()) parts[static_cast<int64_t>(blockIdx.y) * r.rows() + row] = a;
 }
@@ -516,10 +563,12 @@ cudaError_t launch_split_rows(const R& r, void* parts, int splits, cudaStream_t 
   const int64_t rows = r.rows();
   if (rows <= 0) return cudaSuccess;
   auto* const acc = static_cast<typename R::Acc*>(parts);
-  const cudaError_t error = cudaLaunchKernelEx(After(dim3(row_blocks(rows, N), splits), ROW_THREADS, 0, stream),
-                                               row_parts_kernel<N, R>, r, acc, splits);
+  const RowCuts cuts = row_cuts<N>(r, splits);
+  const int count = cuts.along * cuts.across;
+  const cudaError_t error = cudaLaunchKernelEx(After(dim3(row_blocks(rows, N), count), ROW_THREADS, 0, stream),
+                                               row_parts_kernel<N, R>, r, acc, cuts);
   if (error != cudaSuccess) return error;
-  return cudaLaunchKernelEx(After(row_blocks(rows, 32), ROW_THREADS, 0, stream), row_whole_kernel<R>, r, acc, splits);
+  return cudaLaunchKernelEx(After(row_blocks(rows, 32), ROW_THREADS, 0, stream), row_whole_kernel<R>, r, acc, count);
 }
 
 }  // namespace crucible
@@ -1385,6 +1434,13 @@ struct Mma {
 //   using Pooling = ..;                a reduction (reduce.cuh) over a window's elements
 //   __device__ accum pool_in(Index z, Index m, Index n, accum value) const;    an element of it
 //   __device__ void pool_out(Index z, Index m, Index n, const Pooling&) const; n: the window's place among all whole ones
+// A functor whose columns are no pixels may go on where finish ended, with what it returned and what its group has in common:
+//   struct Group;                      of numbers, computed from the moments of a group once; without statistics empty
+//   __device__ Group grouped(accum count, accum mean, accum m2) const;
+//   struct Tail;                       reductions along a row, of the elements in a tile; it may have none
+//   static constexpr bool reduces;     whether it has any
+//   __device__ void tail(Index z, Index m, Index n, accum finished, const Group&, Tail&) const;   for elements in range only
+//   __device__ void tail_out(Index z, Index m, Index tile_n, const Tail&) const;   once for each (z, m, tile of columns)
 //
 // Split s of `splits` sums a contiguous range of k (whole tiles); an empty range gives 0. Nothing depends on timing.
 // The engine (Simt, Mma) is a template argument. Each block computes one tile and, through the shared memory that the
@@ -1410,6 +1466,23 @@ __device__ __forceinline__ TilePlace tile_place(unsigned block, unsigned tiles_m
   const unsigned height = tiles_m - first < BAND ? tiles_m - first : BAND;
   return {static_cast<Index>(z), static_cast<Index>(first + rest % height), static_cast<Index>(rest / height)};
 }
+
+// Whether a functor goes on after finish, and with what.
+template <class P, class = void>
+struct TailOf {
+  struct Row {};
+  struct Group {};
+  static __device__ __forceinline__ Group group(const P&, accum, accum, accum) { return {}; }
+  static constexpr bool there = false, reduces = false;
+};
+template <class P>
+struct TailOf<P, typename Named<typename P::Tail>::type> {
+  using Row = typename P::Tail;
+  using Group = typename P::Group;
+  static __device__ __forceinline__ Group group(const P& p, accum count, accum mean, accum m2) { return p.grouped(count, mean, m2); }
+  static constexpr bool there = true, reduces = P::reduces;
+  static_assert(!P::statistics || P::group > 0, "what follows needs moments of whole groups");
+};
 
 // Sums over LANES neighbouring lanes.
 template <int LANES, int N>
@@ -1546,14 +1619,17 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
           p.pool_out(z, m + r, columns.pooled(q), pool);
         }
   }
+  using Tail = TailOf<P>;
+  [[maybe_unused]] typename Tail::Row tails[ROWS];
   if constexpr (P::statistics) {
     // LANES lanes take TAKES columns each of one statistic.
     constexpr int LANES = P::group > 0 && P::group < 32 ? P::group : 32;
     constexpr int TAKES = P::group == 0 ? EACH : P::group < 32 ? 1 : P::group / 32;
     constexpr int WIDTH = P::group == 0 ? 1 : P::group;
+    constexpr bool ALL_KNOW = LANES < 32 || Tail::there;  // all lanes of a group get its moments
     static_assert(EACH % TAKES == 0, "a group of columns lies within a tile");
 #pragma unroll
-    for (int first = 0; LANES < 32 && first < EACH; first += TAKES) {
+    for (int first = 0; ALL_KNOW && first < EACH; first += TAKES) {
       const accum size = static_cast<accum>(P::group > 0 ? P::group : columns.count);
       accum near[ROWS], both[2 * ROWS];  // means; deviations from them and their squares
 #pragma unroll
@@ -1581,11 +1657,17 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
         const accum off = both[2 * r] / size, squares = both[2 * r + 1] - size * off * off;
         if (m + r < limit && lane % LANES == 0 && (P::group == 0 || columns.valid(0, first)))
           p.sink(z, m + r, P::group > 0 ? columns.column(0, first) / WIDTH : columns.tile, size, near[r] + off, squares);
+        if constexpr (Tail::there) {
+          const auto group = Tail::group(p, size, near[r] + off, squares);
+#pragma unroll
+          for (int j = first; j < first + TAKES; ++j)
+            if (m + r < limit && columns.valid(r, j)) p.tail(z, m + r, columns.column(r, j), kept[r][j], group, tails[r]);
+        }
       }
     }
     // The whole warp takes each of them, all rows in one go, with deviations from what is near the mean.
 #pragma unroll
-    for (int first = 0; LANES == 32 && first < EACH; first += TAKES) {
+    for (int first = 0; !ALL_KNOW && first < EACH; first += TAKES) {
       constexpr int EVERY = 32 / ROWS;
       accum both[2 * ROWS], middle = 0;  // of row lane / EVERY, as is the size
       accum size = static_cast<accum>(P::group > 0 ? P::group : columns.count);
@@ -1616,6 +1698,19 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
       const accum off = mine * part, squares = other - mine * off;
       if (lane % EVERY == 0 && m + lane / EVERY < limit && (P::group == 0 || columns.valid(0, first)))
         p.sink(z, m + lane / EVERY, P::group > 0 ? columns.column(0, first) / WIDTH : columns.tile, size, middle + off, squares < 0 ? accum(0) : squares);
+    }
+  } else if constexpr (Tail::there) {
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r)
+#pragma unroll
+      for (int j = 0; j < EACH; ++j)
+        if (m + r < limit && columns.valid(r, j)) p.tail(z, m + r, columns.column(r, j), kept[r][j], {}, tails[r]);
+  }
+  if constexpr (Tail::reduces) {
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+      const auto row = fold_lanes<32>(tails[r]);
+      if (lane == 0 && m + r < limit) p.tail_out(z, m + r, columns.tile, row);
     }
   }
 }
@@ -1707,7 +1802,7 @@ cudaError_t allow_shared(Kernel* kernel, int bytes) {
   return error;
 }
 
-// Launches nothing where D is empty. cudaErrorInvalidValue: too many tiles, or statistics of split (partial) sums.
+// Launches nothing where D is empty. cudaErrorInvalidValue: too many tiles, or statistics or a tail of split (partial) sums.
 template <class Config, class P>
 cudaError_t launch_contract(const P& p, int splits, cudaStream_t stream) {
   const int64_t tiles_m = (static_cast<int64_t>(p.rows()) + Config::BM - 1) / Config::BM;
@@ -1715,7 +1810,7 @@ cudaError_t launch_contract(const P& p, int splits, cudaStream_t stream) {
   const int64_t batches = p.batches(), most = 0x7fffffff;
   if (batches == 0 || tiles_m == 0 || tiles_n == 0) return cudaSuccess;
   if (tiles_m > most / tiles_n || batches > most / (tiles_m * tiles_n)) return cudaErrorInvalidValue;
-  if (splits < 1 || splits > 65535 || (P::statistics && splits > 1)) return cudaErrorInvalidValue;
+  if (splits < 1 || splits > 65535 || ((P::statistics || TailOf<P>::there) && splits > 1)) return cudaErrorInvalidValue;
   const cudaError_t refused = allow_shared(contract_kernel<Config, P>, Config::shared_bytes);
   if (refused != cudaSuccess) return refused;
   const dim3 grid(static_cast<unsigned>(batches * tiles_m * tiles_n), static_cast<unsigned>(splits));
@@ -4554,7 +4649,7 @@ void run_contract_1(uint64_t p_conv_transpose_weight, uint64_t p_x, uint64_t p_c
   #endif
 }
 
-int64_t bytes_contract_1(int64_t convolution_sum_box, int64_t convolution_sum_boxes, int64_t s0, int64_t s53, int64_t s77, int64_t s92) {
+int64_t packed_contract_1(int64_t convolution_sum_box, int64_t convolution_sum_boxes, int64_t s0, int64_t s53, int64_t s77, int64_t s92) {
   const contract_1 stage{nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, static_cast<Index>(convolution_sum_box), static_cast<Index>(convolution_sum_boxes), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77), static_cast<Index>(s92)};
   #if CRUCIBLE_HOPPER && CRUCIBLE_CONV == 1
   return ready_bytes<Ready<3, 2, 2, 1, Operands::Half>>(stage);
@@ -5466,6 +5561,61 @@ struct Simt {
 
 }  // namespace crucible
 
+// Partial results of a warp's lanes (plain structs of whole words with a function join), by shuffles.
+
+namespace crucible {
+
+// What `shuffle` makes of each word.
+template <class Acc, class Shuffle>
+__device__ __forceinline__ Acc shuffled(const Acc& a, Shuffle shuffle) {
+  static_assert(sizeof(Acc) % 4 == 0, "partial results are whole words");
+  uint32_t words[sizeof(Acc) / 4];
+  memcpy(words, &a, sizeof(Acc));
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(Acc) / 4); ++i) words[i] = shuffle(words[i]);
+  Acc b;
+  memcpy(&b, words, sizeof(Acc));
+  return b;
+}
+
+// The first COUNT lanes' results, joined, in the first of them. What the others join on the way nobody wants.
+template <int COUNT, class Acc>
+__device__ __forceinline__ Acc fold_lanes(Acc a) {
+#pragma unroll
+  for (int by = COUNT / 2; by > 0; by /= 2)
+    a.join(shuffled(a, [by](uint32_t word) { return __shfl_down_sync(0xffffffffu, word, by); }));
+  return a;
+}
+
+// The same, to all lanes.
+template <int COUNT, class Acc>
+__device__ __forceinline__ Acc join_lanes(const Acc& a) {
+  return shuffled(fold_lanes<COUNT>(a), [](uint32_t word) { return __shfl_sync(0xffffffffu, word, 0); });
+}
+
+// Of N results in each lane, N a power of two: lane l gets a[l / (32 / N)], joined over the warp.
+template <int N, class Acc>
+__device__ __forceinline__ Acc scattered_join(Acc (&a)[N]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  int step = 16;
+  const auto across = [&step](const Acc& b) {
+    return shuffled(b, [step](uint32_t word) { return __shfl_xor_sync(0xffffffffu, word, step); });
+  };
+#pragma unroll
+  for (int n = N; n > 1; n /= 2, step /= 2)
+#pragma unroll
+    for (int i = 0; i < n / 2; ++i) {
+      const Acc other = lane & step ? a[i] : a[i + n / 2];
+      if (lane & step) a[i] = a[i + n / 2];
+      a[i].join(across(other));
+    }
+#pragma unroll
+  for (; step > 0; step /= 2) a[0].join(across(a[0]));
+  return a[0];
+}
+
+}  // namespace crucible
+
 // The contraction engine on tensor cores (mma.sync, compute capability 8.0 and later).
 //
 // Block tile BM x BN, BK deep; each warp computes WM x WN. What lies in shared memory are 32-bit words: a tf32 number,
@@ -5837,6 +5987,13 @@ struct Mma {
 //   using Pooling = ..;                a reduction (reduce.cuh) over a window's elements
 //   __device__ accum pool_in(Index z, Index m, Index n, accum value) const;    an element of it
 //   __device__ void pool_out(Index z, Index m, Index n, const Pooling&) const; n: the window's place among all whole ones
+// A functor whose columns are no pixels may go on where finish ended, with what it returned and what its group has in common:
+//   struct Group;                      of numbers, computed from the moments of a group once; without statistics empty
+//   __device__ Group grouped(accum count, accum mean, accum m2) const;
+//   struct Tail;                       reductions along a row, of the elements in a tile; it may have none
+//   static constexpr bool reduces;     whether it has any
+//   __device__ void tail(Index z, Index m, Index n, accum finished, const Group&, Tail&) const;   for elements in range only
+//   __device__ void tail_out(Index z, Index m, Index tile_n, const Tail&) const;   once for each (z, m, tile of columns)
 //
 // Split s of `splits` sums a contiguous range of k (whole tiles); an empty range gives 0. Nothing depends on timing.
 // The engine (Simt, Mma) is a template argument. Each block computes one tile and, through the shared memory that the
@@ -5862,6 +6019,23 @@ __device__ __forceinline__ TilePlace tile_place(unsigned block, unsigned tiles_m
   const unsigned height = tiles_m - first < BAND ? tiles_m - first : BAND;
   return {static_cast<Index>(z), static_cast<Index>(first + rest % height), static_cast<Index>(rest / height)};
 }
+
+// Whether a functor goes on after finish, and with what.
+template <class P, class = void>
+struct TailOf {
+  struct Row {};
+  struct Group {};
+  static __device__ __forceinline__ Group group(const P&, accum, accum, accum) { return {}; }
+  static constexpr bool there = false, reduces = false;
+};
+template <class P>
+struct TailOf<P, typename Named<typename P::Tail>::type> {
+  using Row = typename P::Tail;
+  using Group = typename P::Group;
+  static __device__ __forceinline__ Group group(const P& p, accum count, accum mean, accum m2) { return p.grouped(count, mean, m2); }
+  static constexpr bool there = true, reduces = P::reduces;
+  static_assert(!P::statistics || P::group > 0, "what follows needs moments of whole groups");
+};
 
 // Sums over LANES neighbouring lanes.
 template <int LANES, int N>
@@ -5998,14 +6172,17 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
           p.pool_out(z, m + r, columns.pooled(q), pool);
         }
   }
+  using Tail = TailOf<P>;
+  [[maybe_unused]] typename Tail::Row tails[ROWS];
   if constexpr (P::statistics) {
     // LANES lanes take TAKES columns each of one statistic.
     constexpr int LANES = P::group > 0 && P::group < 32 ? P::group : 32;
     constexpr int TAKES = P::group == 0 ? EACH : P::group < 32 ? 1 : P::group / 32;
     constexpr int WIDTH = P::group == 0 ? 1 : P::group;
+    constexpr bool ALL_KNOW = LANES < 32 || Tail::there;  // all lanes of a group get its moments
     static_assert(EACH % TAKES == 0, "a group of columns lies within a tile");
 #pragma unroll
-    for (int first = 0; LANES < 32 && first < EACH; first += TAKES) {
+    for (int first = 0; ALL_KNOW && first < EACH; first += TAKES) {
       const accum size = static_cast<accum>(P::group > 0 ? P::group : columns.count);
       accum near[ROWS], both[2 * ROWS];  // means; deviations from them and their squares
 #pragma unroll
@@ -6033,11 +6210,17 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
         const accum off = both[2 * r] / size, squares = both[2 * r + 1] - size * off * off;
         if (m + r < limit && lane % LANES == 0 && (P::group == 0 || columns.valid(0, first)))
           p.sink(z, m + r, P::group > 0 ? columns.column(0, first) / WIDTH : columns.tile, size, near[r] + off, squares);
+        if constexpr (Tail::there) {
+          const auto group = Tail::group(p, size, near[r] + off, squares);
+#pragma unroll
+          for (int j = first; j < first + TAKES; ++j)
+            if (m + r < limit && columns.valid(r, j)) p.tail(z, m + r, columns.column(r, j), kept[r][j], group, tails[r]);
+        }
       }
     }
     // The whole warp takes each of them, all rows in one go, with deviations from what is near the mean.
 #pragma unroll
-    for (int first = 0; LANES == 32 && first < EACH; first += TAKES) {
+    for (int first = 0; !ALL_KNOW && first < EACH; first += TAKES) {
       constexpr int EVERY = 32 / ROWS;
       accum both[2 * ROWS], middle = 0;  // of row lane / EVERY, as is the size
       accum size = static_cast<accum>(P::group > 0 ? P::group : columns.count);
@@ -6068,6 +6251,19 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
       const accum off = mine * part, squares = other - mine * off;
       if (lane % EVERY == 0 && m + lane / EVERY < limit && (P::group == 0 || columns.valid(0, first)))
         p.sink(z, m + lane / EVERY, P::group > 0 ? columns.column(0, first) / WIDTH : columns.tile, size, middle + off, squares < 0 ? accum(0) : squares);
+    }
+  } else if constexpr (Tail::there) {
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r)
+#pragma unroll
+      for (int j = 0; j < EACH; ++j)
+        if (m + r < limit && columns.valid(r, j)) p.tail(z, m + r, columns.column(r, j), kept[r][j], {}, tails[r]);
+  }
+  if constexpr (Tail::reduces) {
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+      const auto row = fold_lanes<32>(tails[r]);
+      if (lane == 0 && m + r < limit) p.tail_out(z, m + r, columns.tile, row);
     }
   }
 }
@@ -6159,7 +6355,7 @@ cudaError_t allow_shared(Kernel* kernel, int bytes) {
   return error;
 }
 
-// Launches nothing where D is empty. cudaErrorInvalidValue: too many tiles, or statistics of split (partial) sums.
+// Launches nothing where D is empty. cudaErrorInvalidValue: too many tiles, or statistics or a tail of split (partial) sums.
 template <class Config, class P>
 cudaError_t launch_contract(const P& p, int splits, cudaStream_t stream) {
   const int64_t tiles_m = (static_cast<int64_t>(p.rows()) + Config::BM - 1) / Config::BM;
@@ -6167,7 +6363,7 @@ cudaError_t launch_contract(const P& p, int splits, cudaStream_t stream) {
   const int64_t batches = p.batches(), most = 0x7fffffff;
   if (batches == 0 || tiles_m == 0 || tiles_n == 0) return cudaSuccess;
   if (tiles_m > most / tiles_n || batches > most / (tiles_m * tiles_n)) return cudaErrorInvalidValue;
-  if (splits < 1 || splits > 65535 || (P::statistics && splits > 1)) return cudaErrorInvalidValue;
+  if (splits < 1 || splits > 65535 || ((P::statistics || TailOf<P>::there) && splits > 1)) return cudaErrorInvalidValue;
   const cudaError_t refused = allow_shared(contract_kernel<Config, P>, Config::shared_bytes);
   if (refused != cudaSuccess) return refused;
   const dim3 grid(static_cast<unsigned>(batches * tiles_m * tiles_n), static_cast<unsigned>(splits));
@@ -7529,8 +7725,9 @@ cudaError_t launch_map(const M& m, cudaStream_t stream) {
 //   void walk(const L&, Index row, Index part, int64_t from, int64_t to, const Found&) const;
 // and takes two launches: the rows, then pieces of SLICE_VECTORS vectors a thread of each of a row's parts.
 //
-// A split functor, for few long rows, has instead
-//   struct Acc;  void walk(const L&, Index row, int64_t from, int64_t to, Acc&) const;  int64_t length() const;
+// A split functor, for few long rows, which may be the same stretch of places several times (a channel of every sample), has
+//   struct Acc;  int64_t length() const;  Index repeats() const;   of the stretch, and how many times
+//   void walk(const L&, Index row, Index first, Index last, int64_t from, int64_t to, Acc&) const;   some of both
 //   void finish(const L&, Index row, const Acc&) const;
 // and takes two launches: every part of every row, then the rows. Nothing depends on timing.
 //   CRUCIBLE_SLICE_VECTORS   how many vectors a thread of a sliced walk has, all asked for before the first is used
@@ -7547,28 +7744,6 @@ cudaError_t launch_map(const M& m, cudaStream_t stream) {
 namespace crucible {
 
 constexpr int ROW_THREADS = 256, SLICE_VECTORS = CRUCIBLE_SLICE_VECTORS, GRID_MOST = 65535;
-
-// What another lane has: the one `by` further on, or, where LANE, that lane.
-template <bool LANE = false, class Acc>
-__device__ __forceinline__ Acc from_lane(const Acc& a, int by) {
-  static_assert(sizeof(Acc) % 4 == 0, "partial results are whole words");
-  uint32_t words[sizeof(Acc) / 4];
-  memcpy(words, &a, sizeof(Acc));
-#pragma unroll
-  for (int i = 0; i < static_cast<int>(sizeof(Acc) / 4); ++i)
-    words[i] = LANE ? __shfl_sync(0xffffffffu, words[i], by) : __shfl_down_sync(0xffffffffu, words[i], by);
-  Acc b;
-  memcpy(&b, words, sizeof(Acc));
-  return b;
-}
-
-// The first COUNT lanes' results, joined, to all lanes. What the others join on the way nobody wants.
-template <int COUNT, class Acc>
-__device__ __forceinline__ Acc join_lanes(Acc a) {
-#pragma unroll
-  for (int by = COUNT / 2; by > 0; by /= 2) a.join(from_lane(a, by));
-  return from_lane<true>(a, 0);
-}
 
 // What an earlier kernel left, whole.
 template <class T>
@@ -7660,15 +7835,28 @@ __global__ void __launch_bounds__(ROW_THREADS) row_slices_kernel(const R r, cons
   r.walk(Lanes<ROW_THREADS>(), row, place % r.repeats(), from, to, read_words(found + row));
 }
 
+// How a long row is cut: its stretch into so many, and, where that is short, the times into so many.
+struct RowCuts {
+  int along, across;
+};
 template <int N, class R>
-__global__ void __launch_bounds__(ROW_THREADS) row_parts_kernel(const R r, typename R::Acc* parts, int splits) {
+__host__ __device__ inline RowCuts row_cuts(const R& r, int splits) {
+  const int64_t most = r.length() / (16 * N), repeats = r.repeats();
+  const int along = most < 1 ? 1 : most < splits ? static_cast<int>(most) : splits, across = splits / along;
+  return {along, repeats < 1 ? 1 : repeats < across ? static_cast<int>(repeats) : across};
+}
+
+template <int N, class R>
+__global__ void __launch_bounds__(ROW_THREADS) row_parts_kernel(const R r, typename R::Acc* parts, RowCuts cuts) {
   follow();
-  const int64_t row = row_of_thread<N>(), length = r.length(), each = row_share(length, splits);
+  const int64_t row = row_of_thread<N>(), length = r.length(), each = row_share(length, cuts.along);
   if (row >= r.rows()) return;
-  const int64_t from = each * blockIdx.y, to = from + each < length ? from + each : length;
+  const int64_t from = each * (blockIdx.y % cuts.along), to = from + each < length ? from + each : length;
+  const Index repeats = r.repeats(), times = (repeats + cuts.across - 1) / cuts.across;
+  const Index first = times * static_cast<Index>(blockIdx.y / cuts.along), left = repeats - first;
   typename R::Acc a;
   const Lanes<N> lanes;
-  r.walk(lanes, static_cast<Index>(row), from, to, a);
+  if (left > 0) r.walk(lanes, static_cast<Index>(row), first, left < times ? repeats : first + times, from, to, a);
   lanes.join(a);
   if (lanes.leads()) parts[static_cast<int64_t>(blockIdx.y) * r.rows() + row] = a;
 }
@@ -7727,57 +7915,10 @@ cudaError_t launch_split_rows(const R& r, void* parts, int splits, cudaStream_t 
   const int64_t rows = r.rows();
   if (rows <= 0) return cudaSuccess;
   auto* const acc = static_cast<typename R::Acc*>(parts);
-  const cudaError_t error = cudaLaunchKernelEx(After(dim3(row_blocks(rows, N), splits), ROW_THREADS, 0, stream),
-                                               row_parts_kernel<N, R>, r, acc, splits);
-  if (error != cudaSuccess) return error;
-  return cudaLaunchKernelEx(After(row_blocks(rows, 32), ROW_THREADS, 0, stream), row_whole_kernel<R>, r, acc, splits);
-}
-
-}  // namespace crucible
-
-// Long rows that are the same stretch of places several times (a channel of every sample), cut both ways: into parts of the
-// stretch, and where that is short into some of the times each. Functors are those of launch_split_rows (row.cuh), but
-//   __host__ __device__ Index repeats() const;   how many times
-//   walk(lanes, row, first, last, from, to, a)   of the times first to below last, the places from to below to
-
-namespace crucible {
-
-// How a row is cut: its stretch into so many, the times into so many.
-struct RowCuts {
-  int along, across;
-};
-template <int N, class R>
-__host__ __device__ inline RowCuts row_cuts(const R& r, int splits) {
-  const int64_t most = r.length() / (16 * N), repeats = r.repeats();
-  const int along = most < 1 ? 1 : most < splits ? static_cast<int>(most) : splits, across = splits / along;
-  return {along, repeats < 1 ? 1 : repeats < across ? static_cast<int>(repeats) : across};
-}
-
-template <int N, class R>
-__global__ void __launch_bounds__(ROW_THREADS) row_repeats_kernel(const R r, typename R::Acc* parts, RowCuts cuts) {
-  follow();
-  const int64_t row = row_of_thread<N>(), length = r.length(), each = row_share(length, cuts.along);
-  if (row >= r.rows()) return;
-  const int64_t from = each * (blockIdx.y % cuts.along), to = from + each < length ? from + each : length;
-  const Index repeats = r.repeats(), times = (repeats + cuts.across - 1) / cuts.across;
-  const Index first = times * static_cast<Index>(blockIdx.y / cuts.along), left = repeats - first;
-  typename R::Acc a;
-  const Lanes<N> lanes;
-  if (left > 0) r.walk(lanes, static_cast<Index>(row), first, left < times ? repeats : first + times, from, to, a);
-  lanes.join(a);
-  if (lanes.leads()) parts[static_cast<int64_t>(blockIdx.y) * r.rows() + row] = a;
-}
-
-// `parts` has room for rows * splits partial results.
-template <int N, class R>
-cudaError_t launch_repeated_rows(const R& r, void* parts, int splits, cudaStream_t stream) {
-  const int64_t rows = r.rows();
-  if (rows <= 0) return cudaSuccess;
-  auto* const acc = static_cast<typename R::Acc*>(parts);
   const RowCuts cuts = row_cuts<N>(r, splits);
   const int count = cuts.along * cuts.across;
   const cudaError_t error = cudaLaunchKernelEx(After(dim3(row_blocks(rows, N), count), ROW_THREADS, 0, stream),
-                                               row_repeats_kernel<N, R>, r, acc, cuts);
+                                               row_parts_kernel<N, R>, r, acc, cuts);
   if (error != cudaSuccess) return error;
   return cudaLaunchKernelEx(After(row_blocks(rows, 32), ROW_THREADS, 0, stream), row_whole_kernel<R>, r, acc, count);
 }
@@ -10176,15 +10317,16 @@ struct rows_1 {
   Index s0, s53, s77, s92;
 
   __host__ __device__ Index rows() const { return 128; }
-  __host__ __device__ Index repeats() const { return s77; }
   __host__ __device__ int64_t length() const { return s0 * s53 * s92 + s0 * s53 * 2 + s0 * s92 * 2 + s53 * s92 * 2 + s0 * 4 + s53 * 4 + s92 * 4 + 8; }
+  __host__ __device__ Index repeats() const { return s77; }
   struct Acc {
     Sum r0;  // sum_1
     Sum r1;  // sum_2
     __device__ __forceinline__ void join(const Acc& b) { r0.join(b.r0); r1.join(b.r1); }
   };
   template <class L>
-  __device__ __forceinline__ void walk(const L& lanes, Index row, Index first, Index last, int64_t from, int64_t to, Acc& a) const {
+  __device__ __forceinline__ void walk(const L& lanes, Index row, Index first, Index last, int64_t from,
+                                       int64_t to, Acc& a) const {
     const Index q4 = row / 16;
     const int64_t v10 = int64_t(s0 * s53 * s92 * 16 + s0 * s53 * 32 + s0 * s92 * 32 + s53 * s92 * 32 + s0 * 64 + s53 * 64 + s92 * 64 + 128);
     const accum v11 = accum(v10);
@@ -10243,7 +10385,7 @@ struct rows_1 {
 
 void run_rows_1(uint64_t p_convolution_sum_0_kept, uint64_t p_d_output, uint64_t p_var_mean_0_kept, uint64_t p_var_mean_1_kept, uint64_t p_view_4, uint64_t p_view_5, int64_t s0, int64_t s53, int64_t s77, int64_t s92, uint64_t parts, int splits, uint64_t stream) {
   const rows_1 stage{reinterpret_cast<const scalar*>(p_convolution_sum_0_kept), reinterpret_cast<const scalar*>(p_d_output), reinterpret_cast<const accum*>(p_var_mean_0_kept), reinterpret_cast<const accum*>(p_var_mean_1_kept), reinterpret_cast<scalar*>(p_view_4), reinterpret_cast<scalar*>(p_view_5), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77), static_cast<Index>(s92)};
-  check(launch_repeated_rows<256>(stage, reinterpret_cast<void*>(parts), splits, reinterpret_cast<cudaStream_t>(stream)), "rows_1");
+  check(launch_split_rows<256>(stage, reinterpret_cast<void*>(parts), splits, reinterpret_cast<cudaStream_t>(stream)), "rows_1");
 }
 
 // mean, mean_1
@@ -10258,15 +10400,16 @@ struct rows_2 {
   Index s0, s53, s77, s92;
 
   __host__ __device__ Index rows() const { return s77 * 8; }
-  __host__ __device__ Index repeats() const { return 16; }
   __host__ __device__ int64_t length() const { return s0 * s53 * s92 + s0 * s53 * 2 + s0 * s92 * 2 + s53 * s92 * 2 + s0 * 4 + s53 * 4 + s92 * 4 + 8; }
+  __host__ __device__ Index repeats() const { return 16; }
   struct Acc {
     Sum r0;  // mean
     Sum r1;  // mean_1
     __device__ __forceinline__ void join(const Acc& b) { r0.join(b.r0); r1.join(b.r1); }
   };
   template <class L>
-  __device__ __forceinline__ void walk(const L& lanes, Index row, Index first, Index last, int64_t from, int64_t to, Acc& a) const {
+  __device__ __forceinline__ void walk(const L& lanes, Index row, Index first, Index last, int64_t from,
+                                       int64_t to, Acc& a) const {
     const Index e4 = row % 8;
     const accum v6 = read(p_var_mean_0_kept[row]);
     const accum v7 = read(p_var_mean_1_kept[row]);
@@ -10326,7 +10469,7 @@ struct rows_2 {
 
 void run_rows_2(uint64_t p_convolution_sum_0_kept, uint64_t p_d_output, uint64_t p_group_norm_weight, uint64_t p_var_mean_0_kept, uint64_t p_var_mean_1_kept, uint64_t p_mean_0_kept, uint64_t p_mean_1_0_kept, int64_t s0, int64_t s53, int64_t s77, int64_t s92, uint64_t parts, int splits, uint64_t stream) {
   const rows_2 stage{reinterpret_cast<const scalar*>(p_convolution_sum_0_kept), reinterpret_cast<const scalar*>(p_d_output), reinterpret_cast<const scalar*>(p_group_norm_weight), reinterpret_cast<const accum*>(p_var_mean_0_kept), reinterpret_cast<const accum*>(p_var_mean_1_kept), reinterpret_cast<accum*>(p_mean_0_kept), reinterpret_cast<accum*>(p_mean_1_0_kept), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77), static_cast<Index>(s92)};
-  check(launch_repeated_rows<256>(stage, reinterpret_cast<void*>(parts), splits, reinterpret_cast<cudaStream_t>(stream)), "rows_2");
+  check(launch_split_rows<256>(stage, reinterpret_cast<void*>(parts), splits, reinterpret_cast<cudaStream_t>(stream)), "rows_2");
 }
 
 // convolution, relu, le, scalar_tensor, view_2, mul_11, view_6, mean, sub_2, view, var_mean, sub_1, add, rsqrt, mul_12, mean_1, mul_14, sub_3, mul_15, view_7, where
@@ -10533,7 +10676,7 @@ void run_contract_1(uint64_t p_conv_transpose_weight, uint64_t p_where, uint64_t
   #endif
 }
 
-int64_t bytes_contract_1(int64_t convolution_backward_x_sum_box, int64_t s0, int64_t s53, int64_t s77, int64_t s92) {
+int64_t packed_contract_1(int64_t convolution_backward_x_sum_box, int64_t s0, int64_t s53, int64_t s77, int64_t s92) {
   const contract_1 stage{nullptr, nullptr, nullptr, static_cast<Index>(convolution_backward_x_sum_box), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77), static_cast<Index>(s92)};
   #if CRUCIBLE_HOPPER && CRUCIBLE_CONV == 1
   return ready_bytes<Ready<3, 1, 2, 1, Operands::Half>>(stage);
@@ -10659,7 +10802,7 @@ void run_contract_2(uint64_t p_where, uint64_t p_x, uint64_t p_convolution_backw
   #endif
 }
 
-int64_t bytes_contract_2(int64_t convolution_backward_w_sum_splits, int64_t s0, int64_t s53, int64_t s77, int64_t s92) {
+int64_t packed_contract_2(int64_t convolution_backward_w_sum_splits, int64_t s0, int64_t s53, int64_t s77, int64_t s92) {
   const contract_2 stage{nullptr, nullptr, nullptr, static_cast<Index>(convolution_backward_w_sum_splits), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77), static_cast<Index>(s92)};
   #if CRUCIBLE_HOPPER && CRUCIBLE_CONV == 1
   return gradient_bytes<GradientGroups<3, 3, 2, 64, 3, Dims<1, 1, 8, 32>, Operands::Half>>(stage, static_cast<int>(convolution_backward_w_sum_splits));
@@ -10727,12 +10870,12 @@ _FORWARD_BINDING = r"""
 
 void run_model_forward(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, uint64_t);
 void run_model_inference(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, uint64_t);
-int64_t bytes_contract_1(int64_t, int64_t, int64_t, int64_t, int64_t, int64_t);
+int64_t packed_contract_1(int64_t, int64_t, int64_t, int64_t, int64_t, int64_t);
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("model_forward", &run_model_forward);
   m.def("model_inference", &run_model_inference);
-  m.def("contract_1_bytes", &bytes_contract_1);
+  m.def("packed_contract_1", &packed_contract_1);
 }
 """
 
@@ -10741,13 +10884,13 @@ _BACKWARD_BINDING = r"""
 #include <pybind11/pybind11.h>
 
 void run_model_backward(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, uint64_t);
-int64_t bytes_contract_1(int64_t, int64_t, int64_t, int64_t, int64_t);
-int64_t bytes_contract_2(int64_t, int64_t, int64_t, int64_t, int64_t);
+int64_t packed_contract_1(int64_t, int64_t, int64_t, int64_t, int64_t);
+int64_t packed_contract_2(int64_t, int64_t, int64_t, int64_t, int64_t);
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("model_backward", &run_model_backward);
-  m.def("contract_1_bytes", &bytes_contract_1);
-  m.def("contract_2_bytes", &bytes_contract_2);
+  m.def("packed_contract_1", &packed_contract_1);
+  m.def("packed_contract_2", &packed_contract_2);
 }
 """
 
@@ -10816,7 +10959,7 @@ def _compiled(part, dtype, wide, conv, matmul, hopper, narrower):
     bare = "no_implicit_headers" in inspect.signature(load_inline).parameters  # torch's headers cost half a minute
     options = {"no_implicit_headers": True} if bare else {}
     return load_inline(
-        name=f"crucible_7700462837fc_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}{narrower}",
+        name=f"crucible_c9ec7e1a9beb_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}{narrower}",
         cpp_sources=binding, cuda_sources=source,
         extra_cflags=["-O1"], extra_cuda_cflags=["-O3", "-std=c++17", *flags], **options,
     )
@@ -10925,9 +11068,10 @@ def _address(tensor):
     return 0 if tensor is None else tensor.data_ptr()
 
 
-def _splits(rows, length, lanes):
-    """Into how many parts long rows are cut: enough to fill a GPU, none too short."""
-    return max(1, min(length // (16 * lanes), 131072 // max(rows * lanes, 1), 1024))
+def _splits(rows, lanes, length, times=1):
+    """Into how many parts long rows are cut: enough to fill a GPU, none too short. Some are one stretch many times."""
+    most = max(1, length // (16 * lanes)) * times
+    return max(1, min(most, (131072 if times == 1 else 262144) // max(rows * lanes, 1), 1024))
 
 
 def _shape_error(name, tensor, expected):
@@ -10996,7 +11140,7 @@ def _model_forward_plan(conv_transpose_weight, group_norm_weight, group_norm_bia
     kernels = _kernels("forward", dtype, device, max(s0 * s53 * s77 * s92 * 64, s0 * s53 * s77 * s92 * 128 + s0 * s53 * s77 * 256 + s0 * s77 * s92 * 256 + s53 * s77 * s92 * 256 + s0 * s77 * 512 + s53 * s77 * 512 + s77 * s92 * 512 + s77 * 1024, convolution_sum_boxes * s77 * 128, convolution_backward_w_sum_splits * 221184, s77 * 8, 221184), convolution_sum_box)
     accum = _accumulated(dtype)
     specs = [_spec((s77, 128, s53 + 2, s0 + 2, s92 + 2), dtype), _spec((s77, 128, s53 + 2, s0 + 2, s92 + 2), dtype), _spec((s77, 8), accum), _spec((s77, 8), accum)]
-    room, places = _laid_out(0b11, [(convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (kernels.contract_1_bytes(convolution_sum_box, convolution_sum_boxes, s0, s53, s77, s92), 0b1), ((s77 * 8) * 32, 0b10)], zip(specs, [0b11, 0b10, 0b10, 0b10]))
+    room, places = _laid_out(0b11, [(convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (kernels.packed_contract_1(convolution_sum_box, convolution_sum_boxes, s0, s53, s77, s92), 0b1), ((s77 * 8) * 32, 0b10)], zip(specs, [0b11, 0b10, 0b10, 0b10]))
     return kernels, device.index, specs, room, (*places, convolution_sum_box, convolution_sum_boxes, s0, s53, s77, s92,), (s0, s53, s77, s92, convolution_sum_box, convolution_sum_boxes, convolution_backward_x_sum_box, convolution_backward_w_sum_splits)
 
 
@@ -11022,11 +11166,11 @@ def _model_backward_plan(needs, sizes, d_output):
     dtype, device = d_output.dtype, d_output.device
     kernels = _kernels("backward", dtype, device, max(s0 * s53 * s77 * s92 * 64, s0 * s53 * s77 * s92 * 128 + s0 * s53 * s77 * 256 + s0 * s77 * s92 * 256 + s53 * s77 * s92 * 256 + s0 * s77 * 512 + s53 * s77 * 512 + s77 * s92 * 512 + s77 * 1024, convolution_sum_boxes * s77 * 128, convolution_backward_w_sum_splits * 221184, s77 * 8, 221184), convolution_backward_x_sum_box)
     accum = _accumulated(dtype)
-    splits_rows_2 = max(1, min(max(1, (s0 * s53 * s92 + s0 * s53 * 2 + s0 * s92 * 2 + s53 * s92 * 2 + s0 * 4 + s53 * 4 + s92 * 4 + 8) // 4096) * (s77), 262144 // max((128) * 256, 1), 1024))
-    splits_rows_3 = max(1, min(max(1, (s0 * s53 * s92 + s0 * s53 * 2 + s0 * s92 * 2 + s53 * s92 * 2 + s0 * 4 + s53 * 4 + s92 * 4 + 8) // 4096) * (16), 262144 // max((s77 * 8) * 256, 1), 1024))
+    splits_rows_2 = _splits(128, 256, s0 * s53 * s92 + s0 * s53 * 2 + s0 * s92 * 2 + s53 * s92 * 2 + s0 * 4 + s53 * 4 + s92 * 4 + 8, s77)
+    splits_rows_3 = _splits(s77 * 8, 256, s0 * s53 * s92 + s0 * s53 * 2 + s0 * s92 * 2 + s53 * s92 * 2 + s0 * 4 + s53 * 4 + s92 * 4 + 8, 16)
     stages = (0b1 if needs[1] or needs[2] else 0) | (0b110 if needs[0] or needs[3] else 0) | (0b1000 if needs[3] else 0) | (0b110000 if needs[0] else 0)
     specs = [_spec((128,), dtype) if stages & 0b1 else None, _spec((128,), dtype) if stages & 0b1 else None, _spec((s77, 64, s53, s0, s92), dtype) if stages & 0b1000 else None, _spec((64, 128, 3, 3, 3), dtype) if stages & 0b100000 else None]
-    room, places = _laid_out(stages, [((128) * 64 * splits_rows_2, 0b1), (s77 * 8 * accum.itemsize, 0b110), (s77 * 8 * accum.itemsize, 0b110), ((s77 * 8) * 64 * splits_rows_3, 0b10), ((s0 * s53 * s77 * s92 * 128 + s0 * s53 * s77 * 256 + s0 * s77 * s92 * 256 + s53 * s77 * s92 * 256 + s0 * s77 * 512 + s53 * s77 * 512 + s77 * s92 * 512 + s77 * 1024) * dtype.itemsize, 0b11100), (kernels.contract_1_bytes(convolution_backward_x_sum_box, s0, s53, s77, s92), 0b1000), (convolution_backward_w_sum_splits * 221184 * accum.itemsize, 0b110000), (kernels.contract_2_bytes(convolution_backward_w_sum_splits, s0, s53, s77, s92), 0b10000)], zip(specs, [0b1, 0b1, 0b1000, 0b100000]))
+    room, places = _laid_out(stages, [((128) * 64 * splits_rows_2, 0b1), (s77 * 8 * accum.itemsize, 0b110), (s77 * 8 * accum.itemsize, 0b110), ((s77 * 8) * 64 * splits_rows_3, 0b10), ((s0 * s53 * s77 * s92 * 128 + s0 * s53 * s77 * 256 + s0 * s77 * s92 * 256 + s53 * s77 * s92 * 256 + s0 * s77 * 512 + s53 * s77 * 512 + s77 * s92 * 512 + s77 * 1024) * dtype.itemsize, 0b11100), (kernels.packed_contract_1(convolution_backward_x_sum_box, s0, s53, s77, s92), 0b1000), (convolution_backward_w_sum_splits * 221184 * accum.itemsize, 0b110000), (kernels.packed_contract_2(convolution_backward_w_sum_splits, s0, s53, s77, s92), 0b10000)], zip(specs, [0b1, 0b1, 0b1000, 0b100000]))
     return kernels, device.index, stages, specs, room, (*places, convolution_backward_w_sum_splits, convolution_backward_x_sum_box, s0, s53, s77, s92, splits_rows_2, splits_rows_3,)
 
 
@@ -11066,7 +11210,7 @@ def _model_inference_plan(conv_transpose_weight, group_norm_weight, group_norm_b
     kernels = _kernels("forward", dtype, device, max(s0 * s53 * s77 * s92 * 64, s0 * s53 * s77 * s92 * 128 + s0 * s53 * s77 * 256 + s0 * s77 * s92 * 256 + s53 * s77 * s92 * 256 + s0 * s77 * 512 + s53 * s77 * 512 + s77 * s92 * 512 + s77 * 1024, convolution_sum_boxes * s77 * 128, 221184), convolution_sum_box)
     accum = _accumulated(dtype)
     specs = [_spec((s77, 128, s53 + 2, s0 + 2, s92 + 2), dtype)]
-    room, places = _laid_out(0b11, [((s0 * s53 * s77 * s92 * 128 + s0 * s53 * s77 * 256 + s0 * s77 * s92 * 256 + s53 * s77 * s92 * 256 + s0 * s77 * 512 + s53 * s77 * 512 + s77 * s92 * 512 + s77 * 1024) * dtype.itemsize, 0b11), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (kernels.contract_1_bytes(convolution_sum_box, convolution_sum_boxes, s0, s53, s77, s92), 0b1), ((s77 * 8) * 32, 0b10)], zip(specs, [0b10]))
+    room, places = _laid_out(0b11, [((s0 * s53 * s77 * s92 * 128 + s0 * s53 * s77 * 256 + s0 * s77 * s92 * 256 + s53 * s77 * s92 * 256 + s0 * s77 * 512 + s53 * s77 * 512 + s77 * s92 * 512 + s77 * 1024) * dtype.itemsize, 0b11), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (kernels.packed_contract_1(convolution_sum_box, convolution_sum_boxes, s0, s53, s77, s92), 0b1), ((s77 * 8) * 32, 0b10)], zip(specs, [0b10]))
     return kernels, device.index, specs, room, (*places, convolution_sum_box, convolution_sum_boxes, s0, s53, s77, s92,)
 
 

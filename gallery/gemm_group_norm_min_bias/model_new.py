@@ -2,7 +2,7 @@
 
 Kernels, and the operators of the reference that each one absorbs:
 
-    forward   contract_1    addmm, var_mean
+    forward   contract_1    addmm, var_mean, min_1
     forward   rows_1        min_1
     forward   map_1         min_1, add_2
     backward  rows_1        sum_1
@@ -14,8 +14,8 @@ Kernels, and the operators of the reference that each one absorbs:
     backward  contract_2    mm_1, permute_3, permute_4
     backward  rows_5        sum_5, view_9
 
-Proven against gemm_group_norm_min_bias.py in the simulator, crucible 0.1.0, torch 2.13.0+cpu (quick):
-forward, side effects, gradients, honesty, 2 other sizes and layouts, 4 ranges, determinism, memory; seed 7.
+Proven against gemm_group_norm_min_bias.py in the simulator, crucible 0.1.0, torch 2.13.0+cpu: forward, side
+effects, gradients, honesty, 3 other sizes and layouts, 4 ranges, determinism, memory; seed 7.
 """
 
 
@@ -163,6 +163,22 @@ __device__ __forceinline__ accum f_rsqrt(accum x) { return accum(1) / sqrt(x); }
 }  // namespace crucible
 
 namespace crucible {
+
+__device__ __forceinline__ accum smaller(accum best, accum x) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800 && CRUCIBLE_SCALAR != 1
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(best) : "f"(best), "f"(x));
+  return best;
+#else
+  return x < best || x != x ? x : best;
+#endif
+}
+
+struct Min {
+  accum best = INFINITY;
+  __device__ __forceinline__ void step(accum x) { best = smaller(best, x); }
+  __device__ __forceinline__ void join(const Min& b) { step(b.best); }
+  __device__ __forceinline__ accum total() const { return best; }
+};
 
 struct ArgMin {
   accum best = 0;
@@ -669,6 +685,61 @@ struct Simt {
 
 }  // namespace crucible
 
+// Partial results of a warp's lanes (plain structs of whole words with a function join), by shuffles.
+
+namespace crucible {
+
+// What `shuffle` makes of each word.
+template <class Acc, class Shuffle>
+__device__ __forceinline__ Acc shuffled(const Acc& a, Shuffle shuffle) {
+  static_assert(sizeof(Acc) % 4 == 0, "partial results are whole words");
+  uint32_t words[sizeof(Acc) / 4];
+  memcpy(words, &a, sizeof(Acc));
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(Acc) / 4); ++i) words[i] = shuffle(words[i]);
+  Acc b;
+  memcpy(&b, words, sizeof(Acc));
+  return b;
+}
+
+// The first COUNT lanes' results, joined, in the first of them. What the others join on the way nobody wants.
+template <int COUNT, class Acc>
+__device__ __forceinline__ Acc fold_lanes(Acc a) {
+#pragma unroll
+  for (int by = COUNT / 2; by > 0; by /= 2)
+    a.join(shuffled(a, [by](uint32_t word) { return __shfl_down_sync(0xffffffffu, word, by); }));
+  return a;
+}
+
+// The same, to all lanes.
+template <int COUNT, class Acc>
+__device__ __forceinline__ Acc join_lanes(const Acc& a) {
+  return shuffled(fold_lanes<COUNT>(a), [](uint32_t word) { return __shfl_sync(0xffffffffu, word, 0); });
+}
+
+// Of N results in each lane, N a power of two: lane l gets a[l / (32 / N)], joined over the warp.
+template <int N, class Acc>
+__device__ __forceinline__ Acc scattered_join(Acc (&a)[N]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  int step = 16;
+  const auto across = [&step](const Acc& b) {
+    return shuffled(b, [step](uint32_t word) { return __shfl_xor_sync(0xffffffffu, word, step); });
+  };
+#pragma unroll
+  for (int n = N; n > 1; n /= 2, step /= 2)
+#pragma unroll
+    for (int i = 0; i < n / 2; ++i) {
+      const Acc other = lane & step ? a[i] : a[i + n / 2];
+      if (lane & step) a[i] = a[i + n / 2];
+      a[i].join(across(other));
+    }
+#pragma unroll
+  for (; step > 0; step /= 2) a[0].join(across(a[0]));
+  return a[0];
+}
+
+}  // namespace crucible
+
 // The contraction engine on tensor cores (mma.sync, compute capability 8.0 and later).
 //
 // Block tile BM x BN, BK deep; each warp computes WM x WN. What lies in shared memory are 32-bit words: a tf32 number,
@@ -1040,6 +1111,13 @@ struct Mma {
 //   using Pooling = ..;                a reduction (reduce.cuh) over a window's elements
 //   __device__ accum pool_in(Index z, Index m, Index n, accum value) const;    an element of it
 //   __device__ void pool_out(Index z, Index m, Index n, const Pooling&) const; n: the window's place among all whole ones
+// A functor whose columns are no pixels may go on where finish ended, with what it returned and what its group has in common:
+//   struct Group;                      of numbers, computed from the moments of a group once; without statistics empty
+//   __device__ Group grouped(accum count, accum mean, accum m2) const;
+//   struct Tail;                       reductions along a row, of the elements in a tile; it may have none
+//   static constexpr bool reduces;     whether it has any
+//   __device__ void tail(Index z, Index m, Index n, accum finished, const Group&, Tail&) const;   for elements in range only
+//   __device__ void tail_out(Index z, Index m, Index tile_n, const Tail&) const;   once for each (z, m, tile of columns)
 //
 // Split s of `splits` sums a contiguous range of k (whole tiles); an empty range gives 0. Nothing depends on timing.
 // The engine (Simt, Mma) is a template argument. Each block computes one tile and, through the shared memory that the
@@ -1065,6 +1143,23 @@ __device__ __forceinline__ TilePlace tile_place(unsigned block, unsigned tiles_m
   const unsigned height = tiles_m - first < BAND ? tiles_m - first : BAND;
   return {static_cast<Index>(z), static_cast<Index>(first + rest % height), static_cast<Index>(rest / height)};
 }
+
+// Whether a functor goes on after finish, and with what.
+template <class P, class = void>
+struct TailOf {
+  struct Row {};
+  struct Group {};
+  static __device__ __forceinline__ Group group(const P&, accum, accum, accum) { return {}; }
+  static constexpr bool there = false, reduces = false;
+};
+template <class P>
+struct TailOf<P, typename Named<typename P::Tail>::type> {
+  using Row = typename P::Tail;
+  using Group = typename P::Group;
+  static __device__ __forceinline__ Group group(const P& p, accum count, accum mean, accum m2) { return p.grouped(count, mean, m2); }
+  static constexpr bool there = true, reduces = P::reduces;
+  static_assert(!P::statistics || P::group > 0, "what follows needs moments of whole groups");
+};
 
 // Sums over LANES neighbouring lanes.
 template <int LANES, int N>
@@ -1201,14 +1296,17 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
           p.pool_out(z, m + r, columns.pooled(q), pool);
         }
   }
+  using Tail = TailOf<P>;
+  [[maybe_unused]] typename Tail::Row tails[ROWS];
   if constexpr (P::statistics) {
     // LANES lanes take TAKES columns each of one statistic.
     constexpr int LANES = P::group > 0 && P::group < 32 ? P::group : 32;
     constexpr int TAKES = P::group == 0 ? EACH : P::group < 32 ? 1 : P::group / 32;
     constexpr int WIDTH = P::group == 0 ? 1 : P::group;
+    constexpr bool ALL_KNOW = LANES < 32 || Tail::there;  // all lanes of a group get its moments
     static_assert(EACH % TAKES == 0, "a group of columns lies within a tile");
 #pragma unroll
-    for (int first = 0; LANES < 32 && first < EACH; first += TAKES) {
+    for (int first = 0; ALL_KNOW && first < EACH; first += TAKES) {
       const accum size = static_cast<accum>(P::group > 0 ? P::group : columns.count);
       accum near[ROWS], both[2 * ROWS];  // means; deviations from them and their squares
 #pragma unroll
@@ -1236,11 +1334,17 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
         const accum off = both[2 * r] / size, squares = both[2 * r + 1] - size * off * off;
         if (m + r < limit && lane % LANES == 0 && (P::group == 0 || columns.valid(0, first)))
           p.sink(z, m + r, P::group > 0 ? columns.column(0, first) / WIDTH : columns.tile, size, near[r] + off, squares);
+        if constexpr (Tail::there) {
+          const auto group = Tail::group(p, size, near[r] + off, squares);
+#pragma unroll
+          for (int j = first; j < first + TAKES; ++j)
+            if (m + r < limit && columns.valid(r, j)) p.tail(z, m + r, columns.column(r, j), kept[r][j], group, tails[r]);
+        }
       }
     }
     // The whole warp takes each of them, all rows in one go, with deviations from what is near the mean.
 #pragma unroll
-    for (int first = 0; LANES == 32 && first < EACH; first += TAKES) {
+    for (int first = 0; !ALL_KNOW && first < EACH; first += TAKES) {
       constexpr int EVERY = 32 / ROWS;
       accum both[2 * ROWS], middle = 0;  // of row lane / EVERY, as is the size
       accum size = static_cast<accum>(P::group > 0 ? P::group : columns.count);
@@ -1271,6 +1375,19 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
       const accum off = mine * part, squares = other - mine * off;
       if (lane % EVERY == 0 && m + lane / EVERY < limit && (P::group == 0 || columns.valid(0, first)))
         p.sink(z, m + lane / EVERY, P::group > 0 ? columns.column(0, first) / WIDTH : columns.tile, size, middle + off, squares < 0 ? accum(0) : squares);
+    }
+  } else if constexpr (Tail::there) {
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r)
+#pragma unroll
+      for (int j = 0; j < EACH; ++j)
+        if (m + r < limit && columns.valid(r, j)) p.tail(z, m + r, columns.column(r, j), kept[r][j], {}, tails[r]);
+  }
+  if constexpr (Tail::reduces) {
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+      const auto row = fold_lanes<32>(tails[r]);
+      if (lane == 0 && m + r < limit) p.tail_out(z, m + r, columns.tile, row);
     }
   }
 }
@@ -1362,7 +1479,7 @@ cudaError_t allow_shared(Kernel* kernel, int bytes) {
   return error;
 }
 
-// Launches nothing where D is empty. cudaErrorInvalidValue: too many tiles, or statistics of split (partial) sums.
+// Launches nothing where D is empty. cudaErrorInvalidValue: too many tiles, or statistics or a tail of split (partial) sums.
 template <class Config, class P>
 cudaError_t launch_contract(const P& p, int splits, cudaStream_t stream) {
   const int64_t tiles_m = (static_cast<int64_t>(p.rows()) + Config::BM - 1) / Config::BM;
@@ -1370,7 +1487,7 @@ cudaError_t launch_contract(const P& p, int splits, cudaStream_t stream) {
   const int64_t batches = p.batches(), most = 0x7fffffff;
   if (batches == 0 || tiles_m == 0 || tiles_n == 0) return cudaSuccess;
   if (tiles_m > most / tiles_n || batches > most / (tiles_m * tiles_n)) return cudaErrorInvalidValue;
-  if (splits < 1 || splits > 65535 || (P::statistics && splits > 1)) return cudaErrorInvalidValue;
+  if (splits < 1 || splits > 65535 || ((P::statistics || TailOf<P>::there) && splits > 1)) return cudaErrorInvalidValue;
   const cudaError_t refused = allow_shared(contract_kernel<Config, P>, Config::shared_bytes);
   if (refused != cudaSuccess) return refused;
   const dim3 grid(static_cast<unsigned>(batches * tiles_m * tiles_n), static_cast<unsigned>(splits));
@@ -1766,7 +1883,7 @@ __global__ void __launch_bounds__(FEW_THREADS, few_resident(LINES))
     few_across<Side, LINES>(p, z, first, block, begin, length, few, to);
 }
 
-// A thread for each element; where there are statistics, a warp for each row and tile of BN columns. `planned`: splits that
+// A thread for each element; where there are statistics or a tail, a warp for each row and tile of BN columns. `planned`: splits that
 // the rest of the plan expects; all but one are zero.
 enum : int { FEW_FINISH_THREADS = 64 };
 template <int BN, class P>
@@ -1774,7 +1891,7 @@ __global__ void __launch_bounds__(FEW_FINISH_THREADS)
     contract_few_finish_kernel(const __grid_constant__ P p, const accum* parts, int splits, int planned) {
   follow();
   const int64_t rows = static_cast<int64_t>(p.batches()) * p.rows(), each = rows * p.cols();
-  if constexpr (P::statistics) {  // and so nothing is planned
+  if constexpr (P::statistics || TailOf<P>::there) {  // and so nothing is planned
     const int64_t tiles = (static_cast<int64_t>(p.cols()) + BN - 1) / BN;
     const int64_t at = static_cast<int64_t>(blockIdx.x) * (FEW_FINISH_THREADS / 32) + threadIdx.x / 32, row = at / tiles;
     if (row >= rows) return;
@@ -1863,9 +1980,10 @@ cudaError_t launch_contract_few(const P& p, int planned, void* workspace, cudaSt
   using Side = Side_<P>;
   const FewShape s = few_shape<Side_>(p);
   accum* const parts = static_cast<accum*>(workspace);
-  if (P::statistics && planned > 1) return cudaErrorInvalidValue;
+  constexpr bool tiled = P::statistics || TailOf<P>::there;
+  if (tiled && planned > 1) return cudaErrorInvalidValue;
   const int64_t tiles = (static_cast<int64_t>(p.cols()) + BN - 1) / BN, rows = static_cast<int64_t>(p.batches()) * p.rows();
-  const int64_t threads = P::statistics ? rows * tiles * 32 : rows * p.cols();
+  const int64_t threads = tiled ? rows * tiles * 32 : rows * p.cols();
   const int64_t blocks = (threads + FEW_FINISH_THREADS - 1) / FEW_FINISH_THREADS;
   if (blocks > 0x7fffffff) return cudaErrorInvalidValue;
   cudaError_t error = cudaSuccess;
@@ -2840,6 +2958,121 @@ __global__ void __launch_bounds__(PACK_THREADS, 3) wgmma_pack_kernel(const __gri
 }  // namespace crucible
 #endif  // CRUCIBLE_HOPPER
 
+// The host's part of packing operands for Hopper's matrix instructions (contract_pack.cuh, contract_roll.cuh): where they
+// lie, whether B is packed piece by piece, and what is packed before the product, what beside it.
+
+#if CRUCIBLE_HOPPER && CRUCIBLE_SCALAR != 1 && !defined(__CUDACC_RTC__)
+namespace crucible {
+
+constexpr int64_t whole(int64_t n, int64_t of) { return (n + of - 1) / of; }
+
+// How many blocks form a team, for which B is packed piece by piece: 0 where that would be slower. A team of fewer than
+// eight has too few warps for it. With more tiles of rows, of which one round alone waits for packing, what packing the
+// whole beforehand costs is less than the tenth that the product loses (on an H200 with 1024 rows 0.68 instead of 0.71 ms,
+// with 1536 rows 0.31 instead of 0.30), and so it is where whole teams need more rounds than pairs of blocks.
+template <class W>
+int rolling_height(int64_t tiles_m, int64_t tiles_n, int64_t batches, int64_t depth) {
+  const int64_t height = whole(tiles_m, 2) * 2, rounds = whole(tiles_m * tiles_n * batches, HOPPER_PROCESSORS);
+  const bool slow = W::grade != Grade::Fp32 || height < 8 || height > 10 || depth == 0 || tiles_n * batches > (1 << 30) / depth;
+  return slow || whole(tiles_n * batches, HOPPER_PROCESSORS / height) > rounds ? 0 : static_cast<int>(height);
+}
+
+// The packed operands' places (1024-byte aligned): A's pieces lie apart, so that they find room where all would not.
+// `bytes`: what the workspace must have, and what the pieces.
+template <class W, class P>
+Packing wgmma_packing(const P& p, void* workspace, void* pieces, int64_t* bytes, int height = -1) {
+  Packing all{};
+  all.batches = static_cast<int>(p.batches());
+  all.tiles_m = static_cast<int>(whole(p.rows(), W::BM));
+  all.tiles_n = static_cast<int>(whole(p.cols(), W::BN));
+  all.depth = whole(p.depth(), W::BK);
+  all.warps = 1;
+  while (all.warps < PACK_THREADS / 32 && all.warps * PACK_KEPT < all.depth) all.warps *= 2;
+  const int64_t chunks = all.depth == 0 ? 1 : whole(all.depth, PACK_CHUNK);
+  int64_t used = 0;
+  const auto take = [&](int64_t size) {
+    unsigned char* at = static_cast<unsigned char*>(workspace) + used;
+    used += whole(size, 1024) * 1024;
+    return at;
+  };
+  const auto place = [&](PackedOperand& o, int64_t tiles, int lines, bool along) {
+    o.lines = tiles * lines;
+    o.early = tiles;
+    o.each = along ? lines : static_cast<int>(lines / 32 * chunks);
+    o.blocks = along ? lines / (PACK_THREADS / 32 / all.warps) : o.each;
+    o.scales = reinterpret_cast<LineScale*>(take(o.lines * sizeof(LineScale)));
+    o.weights = reinterpret_cast<unsigned*>(take(o.lines * 4));
+    o.peaks = reinterpret_cast<unsigned*>(take(along ? 0 : chunks * o.lines * 4));
+  };
+  const auto piece_bytes = [&](const PackedOperand& o) { return o.lines * all.depth * W::PLANES * 128; };
+  const auto roll = [&](PackedOperand& o, int64_t tiles, int lines) {
+    o.lines = tiles * lines;
+    o.each = lines / ROLL_LINES;
+    o.pieces = take(all.teams(MOST_PROCESSORS) * ROLL_SLOTS * W::PLANES * 128 * lines);
+    o.scales = reinterpret_cast<LineScale*>(take(o.lines * sizeof(LineScale)));
+    o.weights = reinterpret_cast<unsigned*>(take(o.lines * 4));
+    o.multipliers = reinterpret_cast<float*>(take(o.lines * 4));
+  };
+  const int64_t a_tiles = static_cast<int64_t>(all.batches) * all.tiles_m;
+  const int64_t b_tiles = static_cast<int64_t>(all.batches) * all.tiles_n;
+  all.height = height < 0 ? rolling_height<W>(all.tiles_m, all.tiles_n, all.batches, all.depth) : height;
+  const int64_t slots = all.height > 0 ? all.teams(MOST_PROCESSORS) * ROLL_SLOTS : 0;
+  all.counters = 2 + a_tiles + (all.height > 0 ? slots + all.teams(MOST_PROCESSORS) * all.height : b_tiles);
+  all.again = reinterpret_cast<int*>(take(all.counters * 4));
+  all.next = reinterpret_cast<unsigned*>(all.again) + 1;
+  all.a.ready = all.next + 1;
+  all.b.ready = all.a.ready + a_tiles;
+  all.b.free = all.b.ready + slots;
+  place(all.a, a_tiles, W::BM, P::a_along_k);
+  all.a.pieces = static_cast<unsigned char*>(pieces);
+  if (all.height > 0) {
+    roll(all.b, b_tiles, W::BN);
+  } else {
+    place(all.b, b_tiles, W::BN, P::b_along_k);
+    all.b.pieces = take(piece_bytes(all.b));
+  }
+  if (bytes != nullptr) bytes[0] = used, bytes[1] = piece_bytes(all.a);
+  return all;
+}
+
+// Tiles of A and B that the first `pairs` clusters' tiles need.
+inline void tiles_needed(const Packing& all, int64_t pairs, int64_t* a, int64_t* b) {
+  const int64_t of_batch = static_cast<int64_t>(all.pairs_m) * all.pairs_n, z = (pairs - 1) / of_batch, within = (pairs - 1) % of_batch;
+  const int64_t band = within / (TILE_BAND * static_cast<int64_t>(all.pairs_n)), column = within / smaller(TILE_BAND, all.pairs_m);
+  const int64_t rows = (band + 1) * TILE_BAND * all.high, columns = band > 0 ? all.tiles_n : (column + 1) * all.wide;
+  *a = z * all.tiles_m + (rows < all.tiles_m ? rows : all.tiles_m);
+  *b = z * all.tiles_n + (columns < all.tiles_n ? columns : all.tiles_n);
+}
+
+// Who packs what: before the product what the first tiles of all processors need, and so much more that the idle warps,
+// which pack `pace` lines on a processor while it computes a tile, have the rest in time.
+template <class W>
+void share_packing(Packing& all, int processors, int clusters, int pace) {
+  const bool rows = all.height > 0 || all.tiles_m % 2 == 0 || (all.tiles_n % 2 != 0 && all.tiles_m >= all.tiles_n);
+  all.cluster = clusters ? 2 : 1;
+  all.high = rows ? all.cluster : 1;
+  all.wide = rows ? 1 : all.cluster;
+  all.pairs_m = static_cast<int>(whole(all.tiles_m, all.high));
+  all.pairs_n = static_cast<int>(whole(all.tiles_n, all.wide));
+  const int64_t pairs = all.pairs(), at_once = processors / all.cluster, a_all = all.a.early, b_all = all.b.early;
+  if (pairs <= at_once || pace == 0 || all.depth == 0 || all.height > 0) return;  // without pieces consumers wait for nobody
+  const int64_t in_time = whole(pairs - at_once, at_once) * processors * pace;
+  int64_t low = at_once, high = pairs;
+  while (low < high) {
+    const int64_t middle = low + (high - low) / 2;
+    tiles_needed(all, middle, &all.a.early, &all.b.early);
+    const int64_t late = (a_all - all.a.early) * W::BM + (b_all - all.b.early) * W::BN;
+    if (late <= in_time)
+      high = middle;
+    else
+      low = middle + 1;
+  }
+  tiles_needed(all, low, &all.a.early, &all.b.early);
+}
+
+}  // namespace crucible
+#endif  // CRUCIBLE_HOPPER
+
 // The contraction engine on Hopper's tensor cores (wgmma, compute capability 9.0a), for the functors of contract.cuh.
 //
 // 1. A kernel packs of both operands what the first tiles need (contract_pack.cuh).
@@ -3072,16 +3305,29 @@ __device__ __forceinline__ void produce(const Packing& all, const WgmmaShared<W>
   }
 }
 
+// Whether lanes take whole groups of columns, in eight rows of a tile at once: then there are four of them at least.
+template <class W, class P>
+constexpr bool groups_fit = P::statistics && P::group >= 4 && P::group <= W::BN / 4 && W::BN <= 32 * P::group;
+
+// What a tail wants to know of a lane's groups: each takes every 32nd.
+template <class W, class P>
+struct TileGroups {
+  static constexpr int GROUPS = W::BN / P::group, TURNS = GROUPS / 4, ROWS = 32 / GROUPS;  // rows of a turn
+  typename TailOf<P>::Group of[TURNS];
+};
+
 // Statistics of groups in eight rows of finished values: a lane takes whole groups, one after another, so that lanes need
 // not talk to each other (finish_row's shuffles cost a seventh of the whole time). 16-byte loads in an order in which
 // neighbouring groups hit distinct banks.
 template <class W, class P>
-__device__ __forceinline__ void sink_groups(const P& p, Index z, Index first, int rows, Index n0, const float* out) {
-  constexpr int GROUPS = W::BN / P::group, QUADS = P::group / 4, NEAR = 32 / P::group > 0 ? 32 / P::group : 1;
+__device__ __forceinline__ TileGroups<W, P> sink_groups(const P& p, Index z, Index first, int rows, Index n0, const float* out) {
+  using Groups = TileGroups<W, P>;
+  constexpr int GROUPS = Groups::GROUPS, QUADS = P::group / 4, NEAR = 32 / P::group > 0 ? 32 / P::group : 1;
   const int lane = static_cast<int>(threadIdx.x) % 32;
+  Groups found;
 #pragma unroll
-  for (int pair = lane; pair < 8 * GROUPS; pair += 32) {
-    const int r = pair / GROUPS, g = pair % GROUPS;
+  for (int turn = 0; turn < Groups::TURNS; ++turn) {
+    const int pair = turn * 32 + lane, r = pair / GROUPS, g = pair % GROUPS;
     const float* from = out + r * W::row_stride + g * P::group;
     float4 v[QUADS];
     float sum = 0;
@@ -3102,9 +3348,55 @@ __device__ __forceinline__ void sink_groups(const P& p, Index z, Index first, in
       }
     }
     off /= P::group;
-    if (r < rows && n0 + g * P::group < p.cols())
-      p.sink(z, first + r, n0 / P::group + g, P::group, near + off, squares - P::group * off * off);
+    const float mean = near + off, m2 = squares - P::group * off * off;
+    found.of[turn] = TailOf<P>::group(p, P::group, mean, m2);
+    if (r < rows && n0 + g * P::group < p.cols()) p.sink(z, first + r, n0 / P::group + g, P::group, mean, m2);
   }
+  return found;
+}
+
+// Eight rows of a tile, column by column, so that what is read for a column is read once: a lane takes every 32nd.
+// WHOLE: all are there, and nothing is asked.
+template <bool WHOLE, class W, class P, class C>
+__device__ __forceinline__ void finish_rows(const P& p, Index z, Index first, int rows, const C& columns, float* out) {
+#pragma unroll (WHOLE ? 4 : 1)
+  for (int j = 0; j < W::BN / 32; ++j)
+#pragma unroll
+    for (int r = 0; r < 8; ++r) {
+      float& at = out[r * W::row_stride + columns.from(j)];
+      if (WHOLE || (r < rows && columns.valid(0, j))) at = p.finish(z, first + r, columns.column(0, j), 0, at, true);
+    }
+}
+
+// What follows the statistics, in the same order. Lanes ask who knows of a group.
+template <bool WHOLE, class W, class P, class C>
+__device__ __forceinline__ void tail_rows(const P& p, Index z, Index first, int rows, const C& columns,
+                                          const TileGroups<W, P>& found, const float* out) {
+  using Groups = TileGroups<W, P>;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  typename P::Tail tails[8];
+#pragma unroll (WHOLE ? 4 : 1)
+  for (int j = 0; j < W::BN / 32; ++j)
+#pragma unroll
+    for (int r = 0; r < 8; ++r) {
+      const int turn = r / Groups::ROWS, from = r % Groups::ROWS * Groups::GROUPS + columns.from(j) / P::group;
+      const auto own = shuffled(found.of[turn], [from](uint32_t word) { return __shfl_sync(0xffffffffu, word, from); });
+      if (WHOLE || (r < rows && columns.valid(0, j)))
+        p.tail(z, first + r, columns.column(0, j), out[r * W::row_stride + columns.from(j)], own, tails[r]);
+    }
+  if constexpr (P::reduces) {
+    const auto row = scattered_join(tails);
+    if (lane % 4 == 0 && lane / 4 < rows) p.tail_out(z, first + lane / 4, columns.tile, row);
+  }
+}
+
+// Eight rows of sums that lie in shared memory, by a warp.
+template <bool WHOLE, class W, class P, class C>
+__device__ __forceinline__ void hand_groups(const P& p, const TilePlace& tile, Index first, int rows, const C& columns, float* out) {
+  finish_rows<WHOLE, W>(p, tile.z, first, rows, columns, out);
+  __syncwarp();
+  const auto found = sink_groups<W>(p, tile.z, first, rows, tile.n * W::BN, out);
+  if constexpr (TailOf<P>::there) tail_rows<WHOLE, W>(p, tile.z, first, rows, columns, found, out);
 }
 
 // Sums leave the registers, eight rows of a warp at a time, and go through the functor.
@@ -3141,18 +3433,12 @@ __device__ __forceinline__ void hand_out(const P& p, const Packing& all, const T
       *reinterpret_cast<float2*>(out + lane / 4 * W::row_stride + j * 8 + lane % 4 * 2) = two;
     }
     __syncwarp();
-    if constexpr (P::statistics && P::group >= 4 && P::group <= W::BN / 4) {
-#pragma unroll 4
-      for (int r = 0; r < 8; ++r) {
-        float* const at = out + r * W::row_stride + lane;
-#pragma unroll
-        for (int j = 0; j < W::BN / 32; ++j)
-          if (h * 8 + r < left && place.valid(0, j))
-            at[j * 32] = p.finish(tile.z, first + h * 8 + r, place.column(0, j), 0, at[j * 32], true);
-      }
-      __syncwarp();
-      sink_groups<W>(p, tile.z, first + h * 8, left - h * 8 < 8 ? static_cast<int>(left) - h * 8 : 8,
-                     tile.n * W::BN, out);
+    if constexpr (groups_fit<W, P>) {
+      const int there = left - h * 8 < 8 ? static_cast<int>(left) - h * 8 : 8;
+      if (there == 8 && place.count == W::BN)
+        hand_groups<true, W>(p, tile, first + h * 8, there, place, out);
+      else
+        hand_groups<false, W>(p, tile, first + h * 8, there, place, out);
     } else {
 #pragma unroll 1
       for (int r = 0; r < 8; ++r)
@@ -3265,108 +3551,6 @@ __global__ void __launch_bounds__(Config::threads, Config::blocks_per_sm)
 }
 
 #ifndef __CUDACC_RTC__
-constexpr int64_t whole(int64_t n, int64_t of) { return (n + of - 1) / of; }
-
-// How many blocks form a team, for which B is packed piece by piece: 0 where that would be slower. A team of fewer than
-// eight has too few warps for it. With more tiles of rows, of which one round alone waits for packing, what packing the
-// whole beforehand costs is less than the tenth that the product loses (on an H200 with 1024 rows 0.68 instead of 0.71 ms,
-// with 1536 rows 0.31 instead of 0.30), and so it is where whole teams need more rounds than pairs of blocks.
-template <class W>
-int rolling_height(int64_t tiles_m, int64_t tiles_n, int64_t batches, int64_t depth) {
-  const int64_t height = whole(tiles_m, 2) * 2, rounds = whole(tiles_m * tiles_n * batches, HOPPER_PROCESSORS / 2 * 2);
-  const bool slow = W::grade != Grade::Fp32 || height < 8 || height > 10 || depth == 0 || tiles_n * batches > (1 << 30) / depth;
-  return slow || whole(tiles_n * batches, HOPPER_PROCESSORS / height) > rounds ? 0 : static_cast<int>(height);
-}
-
-// The packed operands' places in the workspace (1024-byte aligned), and how many bytes it must have.
-template <class W, class P>
-Packing wgmma_packing(const P& p, void* workspace, int64_t* bytes, int height = -1) {
-  Packing all{};
-  all.batches = static_cast<int>(p.batches());
-  all.tiles_m = static_cast<int>(whole(p.rows(), W::BM));
-  all.tiles_n = static_cast<int>(whole(p.cols(), W::BN));
-  all.depth = whole(p.depth(), W::BK);
-  all.warps = 1;
-  while (all.warps < PACK_THREADS / 32 && all.warps * PACK_KEPT < all.depth) all.warps *= 2;
-  const int64_t chunks = all.depth == 0 ? 1 : whole(all.depth, PACK_CHUNK);
-  int64_t used = 0;
-  const auto take = [&](int64_t size) {
-    unsigned char* at = static_cast<unsigned char*>(workspace) + used;
-    used += whole(size, 1024) * 1024;
-    return at;
-  };
-  const auto place = [&](PackedOperand& o, int64_t tiles, int lines, bool along) {
-    o.lines = tiles * lines;
-    o.early = tiles;
-    o.each = along ? lines : static_cast<int>(lines / 32 * chunks);
-    o.blocks = along ? lines / (PACK_THREADS / 32 / all.warps) : o.each;
-    o.pieces = take(o.lines * all.depth * W::PLANES * 128);
-    o.scales = reinterpret_cast<LineScale*>(take(o.lines * sizeof(LineScale)));
-    o.weights = reinterpret_cast<unsigned*>(take(o.lines * 4));
-    o.peaks = reinterpret_cast<unsigned*>(take(along ? 0 : chunks * o.lines * 4));
-  };
-  const auto roll = [&](PackedOperand& o, int64_t tiles, int lines) {
-    o.lines = tiles * lines;
-    o.each = lines / ROLL_LINES;
-    o.pieces = take(all.teams(MOST_PROCESSORS) * ROLL_SLOTS * W::PLANES * 128 * lines);
-    o.scales = reinterpret_cast<LineScale*>(take(o.lines * sizeof(LineScale)));
-    o.weights = reinterpret_cast<unsigned*>(take(o.lines * 4));
-    o.multipliers = reinterpret_cast<float*>(take(o.lines * 4));
-  };
-  const int64_t a_tiles = static_cast<int64_t>(all.batches) * all.tiles_m;
-  const int64_t b_tiles = static_cast<int64_t>(all.batches) * all.tiles_n;
-  all.height = height < 0 ? rolling_height<W>(all.tiles_m, all.tiles_n, all.batches, all.depth) : height;
-  const int64_t slots = all.height > 0 ? all.teams(MOST_PROCESSORS) * ROLL_SLOTS : 0;
-  all.counters = 2 + a_tiles + (all.height > 0 ? slots + all.teams(MOST_PROCESSORS) * all.height : b_tiles);
-  all.again = reinterpret_cast<int*>(take(all.counters * 4));
-  all.next = reinterpret_cast<unsigned*>(all.again) + 1;
-  all.a.ready = all.next + 1;
-  all.b.ready = all.a.ready + a_tiles;
-  all.b.free = all.b.ready + slots;
-  place(all.a, a_tiles, W::BM, P::a_along_k);
-  if (all.height > 0)
-    roll(all.b, b_tiles, W::BN);
-  else
-    place(all.b, b_tiles, W::BN, P::b_along_k);
-  if (bytes != nullptr) *bytes = used;
-  return all;
-}
-
-// Tiles of A and B that the first `pairs` clusters' tiles need.
-inline void tiles_needed(const Packing& all, int64_t pairs, int64_t* a, int64_t* b) {
-  const int64_t of_batch = static_cast<int64_t>(all.pairs_m) * all.pairs_n, z = (pairs - 1) / of_batch, within = (pairs - 1) % of_batch;
-  const int64_t band = within / (TILE_BAND * static_cast<int64_t>(all.pairs_n)), column = within / smaller(TILE_BAND, all.pairs_m);
-  const int64_t rows = (band + 1) * TILE_BAND * all.high, columns = band > 0 ? all.tiles_n : (column + 1) * all.wide;
-  *a = z * all.tiles_m + (rows < all.tiles_m ? rows : all.tiles_m);
-  *b = z * all.tiles_n + (columns < all.tiles_n ? columns : all.tiles_n);
-}
-
-// Who packs what: before the product what the first tiles of all processors need, and so much more that the idle warps,
-// which pack `pace` lines on a processor while it computes a tile, have the rest in time.
-template <class W>
-void share_packing(Packing& all, int processors, int clusters, int pace) {
-  const bool rows = all.height > 0 || all.tiles_m % 2 == 0 || (all.tiles_n % 2 != 0 && all.tiles_m >= all.tiles_n);
-  all.cluster = clusters ? 2 : 1;
-  all.high = rows ? all.cluster : 1;
-  all.wide = rows ? 1 : all.cluster;
-  all.pairs_m = static_cast<int>(whole(all.tiles_m, all.high));
-  all.pairs_n = static_cast<int>(whole(all.tiles_n, all.wide));
-  const int64_t pairs = all.pairs(), at_once = processors / all.cluster, a_all = all.a.early, b_all = all.b.early;
-  if (pairs <= at_once || pace == 0 || all.depth == 0 || all.height > 0) return;  // without pieces consumers wait for nobody
-  const int64_t in_time = whole(pairs - at_once, at_once) * processors * pace;
-  int64_t low = at_once, high = pairs;
-  while (low < high) {
-    const int64_t middle = low + (high - low) / 2;
-    tiles_needed(all, middle, &all.a.early, &all.b.early);
-    const int64_t late = (a_all - all.a.early) * W::BM + (b_all - all.b.early) * W::BN;
-    if (late <= in_time)
-      high = middle;
-    else
-      low = middle + 1;
-  }
-  tiles_needed(all, low, &all.a.early, &all.b.early);
-}
-
 template <class W, class P>
 cudaError_t launch_wgmma_pack(const P& p, const Packing& all, cudaStream_t stream) {
   const int64_t most = 0x7fffffff, chunks = all.depth == 0 ? 1 : whole(all.depth, PACK_CHUNK);
@@ -3404,7 +3588,7 @@ cudaError_t launch_wgmma_again(const P& p, const Packing& all, cudaStream_t stre
 
 // Launches nothing where D is empty. cudaErrorInvalidValue: too many tiles.
 template <class W, class P>
-cudaError_t launch_contract_wgmma(const P& p, void* workspace, cudaStream_t stream) {
+cudaError_t launch_contract_wgmma(const P& p, void* workspace, void* pieces, cudaStream_t stream) {
   static_assert(!P::boxed, "columns are columns");
   if (p.batches() == 0 || p.rows() == 0 || p.cols() == 0) return cudaSuccess;
   const int64_t tiles_m = whole(p.rows(), W::BM), tiles_n = whole(p.cols(), W::BN), most = 0x7fffffff;
@@ -3415,7 +3599,7 @@ cudaError_t launch_contract_wgmma(const P& p, void* workspace, cudaStream_t stre
   if (error == cudaSuccess) error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
   if (error != cudaSuccess) return error;
   if (clusters == 0) return launch_contract<typename W::Other>(p, 1, stream);  // simulated, a product of small tiles is faster
-  Packing all = wgmma_packing<W>(p, workspace, nullptr);
+  Packing all = wgmma_packing<W>(p, workspace, pieces, nullptr);
   share_packing<W>(all, processors, clusters, W::PACE);
   if (all.height > processors) return launch_contract<typename W::Other>(p, 1, stream);  // a small part of a chip
   error = launch_wgmma_pack<W>(p, all, stream);
@@ -3598,8 +3782,9 @@ cudaError_t launch_map(const M& m, cudaStream_t stream) {
 //   void walk(const L&, Index row, Index part, int64_t from, int64_t to, const Found&) const;
 // and takes two launches: the rows, then pieces of SLICE_VECTORS vectors a thread of each of a row's parts.
 //
-// A split functor, for few long rows, has instead
-//   struct Acc;  void walk(const L&, Index row, int64_t from, int64_t to, Acc&) const;  int64_t length() const;
+// A split functor, for few long rows, which may be the same stretch of places several times (a channel of every sample), has
+//   struct Acc;  int64_t length() const;  Index repeats() const;   of the stretch, and how many times
+//   void walk(const L&, Index row, Index first, Index last, int64_t from, int64_t to, Acc&) const;   some of both
 //   void finish(const L&, Index row, const Acc&) const;
 // and takes two launches: every part of every row, then the rows. Nothing depends on timing.
 //   CRUCIBLE_SLICE_VECTORS   how many vectors a thread of a sliced walk has, all asked for before the first is used
@@ -3616,28 +3801,6 @@ cudaError_t launch_map(const M& m, cudaStream_t stream) {
 namespace crucible {
 
 constexpr int ROW_THREADS = 256, SLICE_VECTORS = CRUCIBLE_SLICE_VECTORS, GRID_MOST = 65535;
-
-// What another lane has: the one `by` further on, or, where LANE, that lane.
-template <bool LANE = false, class Acc>
-__device__ __forceinline__ Acc from_lane(const Acc& a, int by) {
-  static_assert(sizeof(Acc) % 4 == 0, "partial results are whole words");
-  uint32_t words[sizeof(Acc) / 4];
-  memcpy(words, &a, sizeof(Acc));
-#pragma unroll
-  for (int i = 0; i < static_cast<int>(sizeof(Acc) / 4); ++i)
-    words[i] = LANE ? __shfl_sync(0xffffffffu, words[i], by) : __shfl_down_sync(0xffffffffu, words[i], by);
-  Acc b;
-  memcpy(&b, words, sizeof(Acc));
-  return b;
-}
-
-// The first COUNT lanes' results, joined, to all lanes. What the others join on the way nobody wants.
-template <int COUNT, class Acc>
-__device__ __forceinline__ Acc join_lanes(Acc a) {
-#pragma unroll
-  for (int by = COUNT / 2; by > 0; by /= 2) a.join(from_lane(a, by));
-  return from_lane<true>(a, 0);
-}
 
 // What an earlier kernel left, whole.
 template <class T>
@@ -3729,15 +3892,28 @@ __global__ void __launch_bounds__(ROW_THREADS) row_slices_kernel(const R r, cons
   r.walk(Lanes<ROW_THREADS>(), row, place % r.repeats(), from, to, read_words(found + row));
 }
 
+// How a long row is cut: its stretch into so many, and, where that is short, the times into so many.
+struct RowCuts {
+  int along, across;
+};
 template <int N, class R>
-__global__ void __launch_bounds__(ROW_THREADS) row_parts_kernel(const R r, typename R::Acc* parts, int splits) {
+__host__ __device__ inline RowCuts row_cuts(const R& r, int splits) {
+  const int64_t most = r.length() / (16 * N), repeats = r.repeats();
+  const int along = most < 1 ? 1 : most < splits ? static_cast<int>(most) : splits, across = splits / along;
+  return {along, repeats < 1 ? 1 : repeats < across ? static_cast<int>(repeats) : across};
+}
+
+template <int N, class R>
+__global__ void __launch_bounds__(ROW_THREADS) row_parts_kernel(const R r, typename R::Acc* parts, RowCuts cuts) {
   follow();
-  const int64_t row = row_of_thread<N>(), length = r.length(), each = row_share(length, splits);
+  const int64_t row = row_of_thread<N>(), length = r.length(), each = row_share(length, cuts.along);
   if (row >= r.rows()) return;
-  const int64_t from = each * blockIdx.y, to = from + each < length ? from + each : length;
+  const int64_t from = each * (blockIdx.y % cuts.along), to = from + each < length ? from + each : length;
+  const Index repeats = r.repeats(), times = (repeats + cuts.across - 1) / cuts.across;
+  const Index first = times * static_cast<Index>(blockIdx.y / cuts.along), left = repeats - first;
   typename R::Acc a;
   const Lanes<N> lanes;
-  r.walk(lanes, static_cast<Index>(row), from, to, a);
+  if (left > 0) r.walk(lanes, static_cast<Index>(row), first, left < times ? repeats : first + times, from, to, a);
   lanes.join(a);
   if (lanes.leads()) parts[static_cast<int64_t>(blockIdx.y) * r.rows() + row] = a;
 }
@@ -3796,10 +3972,12 @@ cudaError_t launch_split_rows(const R& r, void* parts, int splits, cudaStream_t 
   const int64_t rows = r.rows();
   if (rows <= 0) return cudaSuccess;
   auto* const acc = static_cast<typename R::Acc*>(parts);
-  const cudaError_t error = cudaLaunchKernelEx(After(dim3(row_blocks(rows, N), splits), ROW_THREADS, 0, stream),
-                                               row_parts_kernel<N, R>, r, acc, splits);
+  const RowCuts cuts = row_cuts<N>(r, splits);
+  const int count = cuts.along * cuts.across;
+  const cudaError_t error = cudaLaunchKernelEx(After(dim3(row_blocks(rows, N), count), ROW_THREADS, 0, stream),
+                                               row_parts_kernel<N, R>, r, acc, cuts);
   if (error != cudaSuccess) return error;
-  return cudaLaunchKernelEx(After(row_blocks(rows, 32), ROW_THREADS, 0, stream), row_whole_kernel<R>, r, acc, splits);
+  return cudaLaunchKernelEx(After(row_blocks(rows, 32), ROW_THREADS, 0, stream), row_whole_kernel<R>, r, acc, count);
 }
 
 }  // namespace crucible
@@ -3923,13 +4101,16 @@ inline void check(cudaError_t error, const char* kernel) {
   throw std::runtime_error(std::string(kernel) + ": " + cudaGetErrorString(error));
 }
 
-// addmm, var_mean
+// addmm, var_mean, min_1
 struct contract_1 {
   const scalar* __restrict__ p_gemm_bias;
   const scalar* __restrict__ p_gemm_weight;
+  const scalar* __restrict__ p_group_norm_bias;
+  const scalar* __restrict__ p_group_norm_weight;
   const scalar* __restrict__ p_x;
   scalar* __restrict__ p_addmm_product_0_kept;
-  accum* __restrict__ p_var_mean_count;
+  accum* __restrict__ p_min_1_tile_0;
+  int64_t* __restrict__ p_min_1_tile_1;
   accum* __restrict__ p_var_mean_m2;
   accum* __restrict__ p_var_mean_mean;
   Index s77;
@@ -3971,17 +4152,35 @@ struct contract_1 {
   __device__ __forceinline__ void sink(Index z, Index m, Index tile_n, accum count, accum mean,
                                        accum m2) const {
     const Index at = tile_n + m * 512;
-    p_var_mean_count[at] = count;
     p_var_mean_mean[at] = mean;
     p_var_mean_m2[at] = m2;
   }
+  struct Group { accum g0, g1; };
+  __device__ __forceinline__ Group grouped(accum group_count, accum group_mean, accum group_m2) const {
+    return {group_mean, f_rsqrt(((group_m2 / accum(16)) + accum(1e-05)))};
+  }
+  struct Tail {
+    ArgMin r0;  // min_1
+    __device__ __forceinline__ void join(const Tail& b) { r0.join(b.r0); }
+  };
+  static constexpr bool reduces = true;
+  __device__ __forceinline__ void tail(Index z, Index m, Index n, accum finished, const Group& of,
+                                       Tail& row) const {
+    const accum v1 = ((finished - of.g0) * of.g1) * to_accum(read(p_group_norm_weight[n]));
+    row.r0.step((v1 + to_accum(read(p_group_norm_bias[n]))), int64_t(n));
+  }
+  __device__ __forceinline__ void tail_out(Index z, Index m, Index tile_n, const Tail& row) const {
+    const Index at = m * 64 + tile_n;
+    p_min_1_tile_0[at] = row.r0.value();
+    p_min_1_tile_1[at] = row.r0.index();
+  }
 };
 
-void run_contract_1(uint64_t p_gemm_bias, uint64_t p_gemm_weight, uint64_t p_x, uint64_t p_addmm_product_0_kept, uint64_t p_var_mean_count, uint64_t p_var_mean_m2, uint64_t p_var_mean_mean, int64_t s77, uint64_t packed, uint64_t stream) {
-  const contract_1 stage{reinterpret_cast<const scalar*>(p_gemm_bias), reinterpret_cast<const scalar*>(p_gemm_weight), reinterpret_cast<const scalar*>(p_x), reinterpret_cast<scalar*>(p_addmm_product_0_kept), reinterpret_cast<accum*>(p_var_mean_count), reinterpret_cast<accum*>(p_var_mean_m2), reinterpret_cast<accum*>(p_var_mean_mean), static_cast<Index>(s77)};
+void run_contract_1(uint64_t p_gemm_bias, uint64_t p_gemm_weight, uint64_t p_group_norm_bias, uint64_t p_group_norm_weight, uint64_t p_x, uint64_t p_addmm_product_0_kept, uint64_t p_min_1_tile_0, uint64_t p_min_1_tile_1, uint64_t p_var_mean_m2, uint64_t p_var_mean_mean, int64_t s77, uint64_t packed, uint64_t pieces, uint64_t stream) {
+  const contract_1 stage{reinterpret_cast<const scalar*>(p_gemm_bias), reinterpret_cast<const scalar*>(p_gemm_weight), reinterpret_cast<const scalar*>(p_group_norm_bias), reinterpret_cast<const scalar*>(p_group_norm_weight), reinterpret_cast<const scalar*>(p_x), reinterpret_cast<scalar*>(p_addmm_product_0_kept), reinterpret_cast<accum*>(p_min_1_tile_0), reinterpret_cast<int64_t*>(p_min_1_tile_1), reinterpret_cast<accum*>(p_var_mean_m2), reinterpret_cast<accum*>(p_var_mean_mean), static_cast<Index>(s77)};
   if (few_pays<FewRows>(stage)) return check(launch_contract_few<FewRows, 128>(stage, 1, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
   #if CRUCIBLE_HOPPER && CRUCIBLE_MATMUL == 2
-  check(launch_contract_wgmma<WgmmaTile<128, Grade::Fp32>>(stage, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
+  check(launch_contract_wgmma<WgmmaTile<128, Grade::Fp32>>(stage, reinterpret_cast<void*>(packed), reinterpret_cast<void*>(pieces), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
   #elif CRUCIBLE_MATMUL == 1
   check(launch_contract<Mma<128, 128, 32, 64, 32, Grade::Tf32>>(stage, 1, reinterpret_cast<cudaStream_t>(stream)), "contract_1");
   #elif CRUCIBLE_MATMUL == 2
@@ -3993,13 +4192,25 @@ void run_contract_1(uint64_t p_gemm_bias, uint64_t p_gemm_weight, uint64_t p_x, 
   #endif
 }
 
-int64_t bytes_contract_1(int64_t s77) {
-  const contract_1 stage{nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, static_cast<Index>(s77)};
+int64_t packed_contract_1(int64_t s77) {
+  const contract_1 stage{nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, static_cast<Index>(s77)};
   if (few_pays<FewRows>(stage)) return few_bytes<FewRows>(stage);
   #if CRUCIBLE_HOPPER && CRUCIBLE_MATMUL == 2
-  int64_t bytes = 0;
-  wgmma_packing<WgmmaTile<128, Grade::Fp32>>(stage, nullptr, &bytes);
-  return bytes;
+  int64_t bytes[2];
+  wgmma_packing<WgmmaTile<128, Grade::Fp32>>(stage, nullptr, nullptr, bytes);
+  return bytes[0];
+  #else
+  return 0;
+  #endif
+}
+
+int64_t pieces_contract_1(int64_t s77) {
+  const contract_1 stage{nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, static_cast<Index>(s77)};
+  if (few_pays<FewRows>(stage)) return 0;
+  #if CRUCIBLE_HOPPER && CRUCIBLE_MATMUL == 2
+  int64_t bytes[2];
+  wgmma_packing<WgmmaTile<128, Grade::Fp32>>(stage, nullptr, nullptr, bytes);
+  return bytes[1];
   #else
   return 0;
   #endif
@@ -4007,12 +4218,8 @@ int64_t bytes_contract_1(int64_t s77) {
 
 // min_1
 struct rows_1 {
-  const scalar* __restrict__ p_addmm_product_0_kept;
-  const scalar* __restrict__ p_gemm_bias;
-  const scalar* __restrict__ p_group_norm_bias;
-  const scalar* __restrict__ p_group_norm_weight;
-  const accum* __restrict__ p_var_mean_m2;
-  const accum* __restrict__ p_var_mean_mean;
+  const accum* __restrict__ p_min_1_tile_0;
+  const int64_t* __restrict__ p_min_1_tile_1;
   accum* __restrict__ p_min_1_0_kept;
   int64_t* __restrict__ p_min_1_1_kept;
   Index s77;
@@ -4025,56 +4232,10 @@ struct rows_1 {
   template <class L>
   __device__ __forceinline__ void operator()(const L& lanes, Index row) const {
     Acc0 a0;
-    const scalar* const at1 = &p_addmm_product_0_kept[row * 8192];
-    const scalar* const at2 = &p_gemm_bias[0];
-    const scalar* const at3 = &p_group_norm_weight[0];
-    const scalar* const at4 = &p_group_norm_bias[0];
-    const Stretch run5 = stretch(0, 8192, alike(at1, at2, at3, at4) == 0 ? 0 : -1);
-    for (Index k = lanes.first(); k < run5.vectors; k += lanes.step() * IN_FLIGHT) {
-      Vector<scalar> x6[IN_FLIGHT];
-      Vector<scalar> x7[IN_FLIGHT];
-      Vector<scalar> x8[IN_FLIGHT];
-      Vector<scalar> x9[IN_FLIGHT];
-      #pragma unroll
-      for (int d = 0; d < IN_FLIGHT; ++d) {
-        const Index kk = k + d * lanes.step();
-        if (kk < run5.vectors) {
-          const Index j = run5.begin + kk * VECTOR;
-          x6[d] = read_vector(at1 + j);
-          x7[d] = read_vector(at2 + j);
-          x8[d] = read_vector(at3 + j);
-          x9[d] = read_vector(at4 + j);
-        }
-      }
-      #pragma unroll
-      for (int d = 0; d < IN_FLIGHT; ++d) {
-        const Index kk = k + d * lanes.step();
-        if (kk >= run5.vectors) break;
-        const Index j = run5.begin + kk * VECTOR;
-        const Index q10 = j / 16;
-        const accum v11 = read(p_var_mean_mean[q10 + row * 512]);
-        const accum v12 = read(p_var_mean_m2[q10 + row * 512]);
-        const accum v13 = v12 / accum(16);
-        const accum v14 = v13 + accum(1e-05);
-        const accum v15 = f_rsqrt(v14);
-        #pragma unroll
-        for (int u = 0; u < VECTOR; ++u) {
-          const accum v16 = (((to_accum(x6[d][u]) + to_accum(x7[d][u])) - v11) * v15) * to_accum(x8[d][u]);
-          a0.r0.step((v16 + to_accum(x9[d][u])), int64_t(j + u));
-        }
-      }
-    }
     #pragma unroll 4
-    for (int64_t k = lanes.first(); k < run5.singles(); k += lanes.step()) {
-      const Index j = run5.single(k);
-      const Index q17 = j / 16;
-      const accum v18 = read(p_var_mean_mean[q17 + row * 512]);
-      const accum v19 = read(p_var_mean_m2[q17 + row * 512]);
-      const accum v20 = v19 / accum(16);
-      const accum v21 = v20 + accum(1e-05);
-      const accum v22 = f_rsqrt(v21);
-      const accum v23 = ((to_accum(read(at1[j])) + to_accum(read(at2[j]))) - v18) * v22;
-      a0.r0.step(((v23 * to_accum(read(at3[j]))) + to_accum(read(at4[j]))), int64_t(j));
+    for (int64_t jj = lanes.first(); jj < 64; jj += lanes.step()) {
+      const Index j = static_cast<Index>(jj);
+      a0.r0.step(read(p_min_1_tile_0[j + row * 64]), read(p_min_1_tile_1[j + row * 64]));
     }
     lanes.join(a0);
     const accum min_1_0 = a0.r0.value();
@@ -4086,9 +4247,9 @@ struct rows_1 {
   }
 };
 
-void run_rows_1(uint64_t p_addmm_product_0_kept, uint64_t p_gemm_bias, uint64_t p_group_norm_bias, uint64_t p_group_norm_weight, uint64_t p_var_mean_m2, uint64_t p_var_mean_mean, uint64_t p_min_1_0_kept, uint64_t p_min_1_1_kept, int64_t s77, uint64_t stream) {
-  const rows_1 stage{reinterpret_cast<const scalar*>(p_addmm_product_0_kept), reinterpret_cast<const scalar*>(p_gemm_bias), reinterpret_cast<const scalar*>(p_group_norm_bias), reinterpret_cast<const scalar*>(p_group_norm_weight), reinterpret_cast<const accum*>(p_var_mean_m2), reinterpret_cast<const accum*>(p_var_mean_mean), reinterpret_cast<accum*>(p_min_1_0_kept), reinterpret_cast<int64_t*>(p_min_1_1_kept), static_cast<Index>(s77)};
-  check(launch_rows<256>(stage, reinterpret_cast<cudaStream_t>(stream)), "rows_1");
+void run_rows_1(uint64_t p_min_1_tile_0, uint64_t p_min_1_tile_1, uint64_t p_min_1_0_kept, uint64_t p_min_1_1_kept, int64_t s77, uint64_t stream) {
+  const rows_1 stage{reinterpret_cast<const accum*>(p_min_1_tile_0), reinterpret_cast<const int64_t*>(p_min_1_tile_1), reinterpret_cast<accum*>(p_min_1_0_kept), reinterpret_cast<int64_t*>(p_min_1_1_kept), static_cast<Index>(s77)};
+  check(launch_rows<32>(stage, reinterpret_cast<cudaStream_t>(stream)), "rows_1");
 }
 
 // min_1, add_2
@@ -4146,111 +4307,166 @@ void run_map_1(uint64_t p_bias, uint64_t p_min_1_0_kept, uint64_t p_add_2, int64
   check(launch_map(stage, reinterpret_cast<cudaStream_t>(stream)), "map_1");
 }
 
-// min_1
-struct rows_2 {
-  const scalar* __restrict__ p_addmm_product_0_kept;
+// addmm, var_mean, min_1
+struct contract_2 {
   const scalar* __restrict__ p_gemm_bias;
+  const scalar* __restrict__ p_gemm_weight;
   const scalar* __restrict__ p_group_norm_bias;
   const scalar* __restrict__ p_group_norm_weight;
-  const accum* __restrict__ p_var_mean_m2;
-  const accum* __restrict__ p_var_mean_mean;
+  const scalar* __restrict__ p_x;
+  accum* __restrict__ p_min_1_tile_0;
+  Index s77;
+
+  static constexpr bool a_along_k = true, b_along_k = true, statistics = true;
+  static constexpr int group = 16;
+  static constexpr bool boxed = false;
+  __host__ __device__ Index batches() const { return 1; }
+  __host__ __device__ Index rows() const { return s77; }
+  __host__ __device__ Index cols() const { return 8192; }
+  __host__ __device__ Index depth() const { return 8192; }
+  struct ARow { Index m1; };
+  __device__ __forceinline__ ARow a_row(Index z, Index m) const {
+    return {m};
+  }
+  __device__ __forceinline__ accum a(const ARow& at, Index k) const {
+    return to_accum(read(p_x[k + at.m1 * 8192]));
+  }
+  static constexpr bool a_direct = true;  // an element of memory as it is
+  __device__ __forceinline__ const scalar* a_from(const ARow& at, Index k) const {
+    return &p_x[k + at.m1 * 8192];
+  }
+  struct BCol { Index n2; };
+  __device__ __forceinline__ BCol b_col(Index z, Index n) const {
+    return {n};
+  }
+  __device__ __forceinline__ accum b(const BCol& at, Index k) const {
+    return to_accum(read(p_gemm_weight[k + at.n2 * 8192]));
+  }
+  static constexpr bool b_direct = true;  // an element of memory as it is
+  __device__ __forceinline__ const scalar* b_from(const BCol& at, Index k) const {
+    return &p_gemm_weight[k + at.n2 * 8192];
+  }
+  __device__ __forceinline__ accum finish(Index z, Index m, Index n, int split, accum value,
+                                          bool there) const {
+    return (value + to_accum(read(p_gemm_bias[n])));
+  }
+  __device__ __forceinline__ void sink(Index z, Index m, Index tile_n, accum count, accum mean,
+                                       accum m2) const {
+  }
+  struct Group { accum g0, g1; };
+  __device__ __forceinline__ Group grouped(accum group_count, accum group_mean, accum group_m2) const {
+    return {group_mean, f_rsqrt(((group_m2 / accum(16)) + accum(1e-05)))};
+  }
+  struct Tail {
+    Min r0;  // min_1
+    __device__ __forceinline__ void join(const Tail& b) { r0.join(b.r0); }
+  };
+  static constexpr bool reduces = true;
+  __device__ __forceinline__ void tail(Index z, Index m, Index n, accum finished, const Group& of,
+                                       Tail& row) const {
+    const accum v1 = ((finished - of.g0) * of.g1) * to_accum(read(p_group_norm_weight[n]));
+    row.r0.step((v1 + to_accum(read(p_group_norm_bias[n]))));
+  }
+  __device__ __forceinline__ void tail_out(Index z, Index m, Index tile_n, const Tail& row) const {
+    const Index at = m * 64 + tile_n;
+    p_min_1_tile_0[at] = row.r0.total();
+  }
+};
+
+void run_contract_2(uint64_t p_gemm_bias, uint64_t p_gemm_weight, uint64_t p_group_norm_bias, uint64_t p_group_norm_weight, uint64_t p_x, uint64_t p_min_1_tile_0, int64_t s77, uint64_t packed, uint64_t pieces, uint64_t stream) {
+  const contract_2 stage{reinterpret_cast<const scalar*>(p_gemm_bias), reinterpret_cast<const scalar*>(p_gemm_weight), reinterpret_cast<const scalar*>(p_group_norm_bias), reinterpret_cast<const scalar*>(p_group_norm_weight), reinterpret_cast<const scalar*>(p_x), reinterpret_cast<accum*>(p_min_1_tile_0), static_cast<Index>(s77)};
+  if (few_pays<FewRows>(stage)) return check(launch_contract_few<FewRows, 128>(stage, 1, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_2");
+  #if CRUCIBLE_HOPPER && CRUCIBLE_MATMUL == 2
+  check(launch_contract_wgmma<WgmmaTile<128, Grade::Fp32>>(stage, reinterpret_cast<void*>(packed), reinterpret_cast<void*>(pieces), reinterpret_cast<cudaStream_t>(stream)), "contract_2");
+  #elif CRUCIBLE_MATMUL == 1
+  check(launch_contract<Mma<128, 128, 32, 64, 32, Grade::Tf32>>(stage, 1, reinterpret_cast<cudaStream_t>(stream)), "contract_2");
+  #elif CRUCIBLE_MATMUL == 2
+  check(launch_contract<Mma<128, 128, 32, 64, 32, Grade::Fp32>>(stage, 1, reinterpret_cast<cudaStream_t>(stream)), "contract_2");
+  #elif CRUCIBLE_MATMUL == 3
+  check(launch_contract<Mma<128, 128, 32, 64, 32, Grade::Native>>(stage, 1, reinterpret_cast<cudaStream_t>(stream)), "contract_2");
+  #else
+  check(launch_contract<Simt<128, 128, 8, 8, 8>>(stage, 1, reinterpret_cast<cudaStream_t>(stream)), "contract_2");
+  #endif
+}
+
+int64_t packed_contract_2(int64_t s77) {
+  const contract_2 stage{nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, static_cast<Index>(s77)};
+  if (few_pays<FewRows>(stage)) return few_bytes<FewRows>(stage);
+  #if CRUCIBLE_HOPPER && CRUCIBLE_MATMUL == 2
+  int64_t bytes[2];
+  wgmma_packing<WgmmaTile<128, Grade::Fp32>>(stage, nullptr, nullptr, bytes);
+  return bytes[0];
+  #else
+  return 0;
+  #endif
+}
+
+int64_t pieces_contract_2(int64_t s77) {
+  const contract_2 stage{nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, static_cast<Index>(s77)};
+  if (few_pays<FewRows>(stage)) return 0;
+  #if CRUCIBLE_HOPPER && CRUCIBLE_MATMUL == 2
+  int64_t bytes[2];
+  wgmma_packing<WgmmaTile<128, Grade::Fp32>>(stage, nullptr, nullptr, bytes);
+  return bytes[1];
+  #else
+  return 0;
+  #endif
+}
+
+// min_1
+struct rows_2 {
+  const accum* __restrict__ p_min_1_tile_0;
   accum* __restrict__ p_min_1_0_kept;
   Index s77;
 
   __host__ __device__ Index rows() const { return s77; }
   struct Acc0 {
-    ArgMin r0;  // min_1
+    Min r0;  // min_1
     __device__ __forceinline__ void join(const Acc0& b) { r0.join(b.r0); }
   };
   template <class L>
   __device__ __forceinline__ void operator()(const L& lanes, Index row) const {
     Acc0 a0;
-    const scalar* const at1 = &p_addmm_product_0_kept[row * 8192];
-    const scalar* const at2 = &p_gemm_bias[0];
-    const scalar* const at3 = &p_group_norm_weight[0];
-    const scalar* const at4 = &p_group_norm_bias[0];
-    const Stretch run5 = stretch(0, 8192, alike(at1, at2, at3, at4) == 0 ? 0 : -1);
-    for (Index k = lanes.first(); k < run5.vectors; k += lanes.step() * IN_FLIGHT) {
-      Vector<scalar> x6[IN_FLIGHT];
-      Vector<scalar> x7[IN_FLIGHT];
-      Vector<scalar> x8[IN_FLIGHT];
-      Vector<scalar> x9[IN_FLIGHT];
-      #pragma unroll
-      for (int d = 0; d < IN_FLIGHT; ++d) {
-        const Index kk = k + d * lanes.step();
-        if (kk < run5.vectors) {
-          const Index j = run5.begin + kk * VECTOR;
-          x6[d] = read_vector<true>(at1 + j);
-          x7[d] = read_vector(at2 + j);
-          x8[d] = read_vector(at3 + j);
-          x9[d] = read_vector(at4 + j);
-        }
-      }
-      #pragma unroll
-      for (int d = 0; d < IN_FLIGHT; ++d) {
-        const Index kk = k + d * lanes.step();
-        if (kk >= run5.vectors) break;
-        const Index j = run5.begin + kk * VECTOR;
-        const Index q10 = j / 16;
-        const accum v11 = read(p_var_mean_mean[q10 + row * 512]);
-        const accum v12 = read(p_var_mean_m2[q10 + row * 512]);
-        const accum v13 = v12 / accum(16);
-        const accum v14 = v13 + accum(1e-05);
-        const accum v15 = f_rsqrt(v14);
-        #pragma unroll
-        for (int u = 0; u < VECTOR; ++u) {
-          const accum v16 = (((to_accum(x6[d][u]) + to_accum(x7[d][u])) - v11) * v15) * to_accum(x8[d][u]);
-          a0.r0.step((v16 + to_accum(x9[d][u])), int64_t(j + u));
-        }
-      }
-    }
     #pragma unroll 4
-    for (int64_t k = lanes.first(); k < run5.singles(); k += lanes.step()) {
-      const Index j = run5.single(k);
-      const Index q17 = j / 16;
-      const accum v18 = read(p_var_mean_mean[q17 + row * 512]);
-      const accum v19 = read(p_var_mean_m2[q17 + row * 512]);
-      const accum v20 = v19 / accum(16);
-      const accum v21 = v20 + accum(1e-05);
-      const accum v22 = f_rsqrt(v21);
-      const accum v23 = ((to_accum(read(at1[j])) + to_accum(read(at2[j]))) - v18) * v22;
-      a0.r0.step(((v23 * to_accum(read(at3[j]))) + to_accum(read(at4[j]))), int64_t(j));
+    for (int64_t jj = lanes.first(); jj < 64; jj += lanes.step()) {
+      const Index j = static_cast<Index>(jj);
+      a0.r0.step(read(p_min_1_tile_0[j + row * 64]));
     }
     lanes.join(a0);
-    const accum min_1_0 = a0.r0.value();
+    const accum min_1_0 = a0.r0.total();
     if (lanes.leads()) {
       p_min_1_0_kept[row] = min_1_0;
     }
   }
 };
 
-void run_rows_2(uint64_t p_addmm_product_0_kept, uint64_t p_gemm_bias, uint64_t p_group_norm_bias, uint64_t p_group_norm_weight, uint64_t p_var_mean_m2, uint64_t p_var_mean_mean, uint64_t p_min_1_0_kept, int64_t s77, uint64_t stream) {
-  const rows_2 stage{reinterpret_cast<const scalar*>(p_addmm_product_0_kept), reinterpret_cast<const scalar*>(p_gemm_bias), reinterpret_cast<const scalar*>(p_group_norm_bias), reinterpret_cast<const scalar*>(p_group_norm_weight), reinterpret_cast<const accum*>(p_var_mean_m2), reinterpret_cast<const accum*>(p_var_mean_mean), reinterpret_cast<accum*>(p_min_1_0_kept), static_cast<Index>(s77)};
-  check(launch_rows<256>(stage, reinterpret_cast<cudaStream_t>(stream)), "rows_2");
+void run_rows_2(uint64_t p_min_1_tile_0, uint64_t p_min_1_0_kept, int64_t s77, uint64_t stream) {
+  const rows_2 stage{reinterpret_cast<const accum*>(p_min_1_tile_0), reinterpret_cast<accum*>(p_min_1_0_kept), static_cast<Index>(s77)};
+  check(launch_rows<32>(stage, reinterpret_cast<cudaStream_t>(stream)), "rows_2");
 }
 
 // One after another, those that are asked for.
-void run_model_forward(uint64_t stages, uint64_t p_bias, uint64_t p_gemm_weight, uint64_t p_gemm_bias, uint64_t p_group_norm_weight, uint64_t p_group_norm_bias, uint64_t p_x, uint64_t p_addmm_product_0_kept, uint64_t p_var_mean_mean, uint64_t p_var_mean_m2, uint64_t p_min_1_1_kept, uint64_t p_add_2, uint64_t memory, int64_t in_var_mean_count, int64_t at_var_mean_count, int64_t in_packed_contract_0, int64_t at_packed_contract_0, int64_t in_min_1_0_kept, int64_t at_min_1_0_kept, int64_t s77, uint64_t stream) {
+void run_model_forward(uint64_t stages, uint64_t p_bias, uint64_t p_gemm_weight, uint64_t p_gemm_bias, uint64_t p_group_norm_weight, uint64_t p_group_norm_bias, uint64_t p_x, uint64_t p_addmm_product_0_kept, uint64_t p_var_mean_mean, uint64_t p_var_mean_m2, uint64_t p_min_1_1_kept, uint64_t p_add_2, uint64_t memory, int64_t in_min_1_tile_0, int64_t at_min_1_tile_0, int64_t in_min_1_tile_1, int64_t at_min_1_tile_1, int64_t in_packed_contract_0, int64_t at_packed_contract_0, int64_t in_pieces_contract_0, int64_t at_pieces_contract_0, int64_t in_min_1_0_kept, int64_t at_min_1_0_kept, int64_t s77, uint64_t stream) {
   const uint64_t holders[] = {memory, p_addmm_product_0_kept, p_var_mean_mean, p_var_mean_m2, p_min_1_1_kept, p_add_2};
-  const uint64_t p_var_mean_count = holders[in_var_mean_count] + at_var_mean_count;
+  const uint64_t p_min_1_tile_0 = holders[in_min_1_tile_0] + at_min_1_tile_0;
+  const uint64_t p_min_1_tile_1 = holders[in_min_1_tile_1] + at_min_1_tile_1;
   const uint64_t packed_contract_0 = holders[in_packed_contract_0] + at_packed_contract_0;
+  const uint64_t pieces_contract_0 = holders[in_pieces_contract_0] + at_pieces_contract_0;
   const uint64_t p_min_1_0_kept = holders[in_min_1_0_kept] + at_min_1_0_kept;
-  if (stages & 1) run_contract_1(p_gemm_bias, p_gemm_weight, p_x, p_addmm_product_0_kept, p_var_mean_count, p_var_mean_m2, p_var_mean_mean, s77, packed_contract_0, stream);
-  if (stages & 2) run_rows_1(p_addmm_product_0_kept, p_gemm_bias, p_group_norm_bias, p_group_norm_weight, p_var_mean_m2, p_var_mean_mean, p_min_1_0_kept, p_min_1_1_kept, s77, stream);
+  if (stages & 1) run_contract_1(p_gemm_bias, p_gemm_weight, p_group_norm_bias, p_group_norm_weight, p_x, p_addmm_product_0_kept, p_min_1_tile_0, p_min_1_tile_1, p_var_mean_m2, p_var_mean_mean, s77, packed_contract_0, pieces_contract_0, stream);
+  if (stages & 2) run_rows_1(p_min_1_tile_0, p_min_1_tile_1, p_min_1_0_kept, p_min_1_1_kept, s77, stream);
   if (stages & 4) run_map_1(p_bias, p_min_1_0_kept, p_add_2, s77, stream);
 }
 
 // One after another, those that are asked for.
-void run_model_inference(uint64_t stages, uint64_t p_bias, uint64_t p_gemm_weight, uint64_t p_gemm_bias, uint64_t p_group_norm_weight, uint64_t p_group_norm_bias, uint64_t p_x, uint64_t p_add_2, uint64_t memory, int64_t in_addmm_product_0_kept, int64_t at_addmm_product_0_kept, int64_t in_var_mean_count, int64_t at_var_mean_count, int64_t in_var_mean_mean, int64_t at_var_mean_mean, int64_t in_var_mean_m2, int64_t at_var_mean_m2, int64_t in_packed_contract_0, int64_t at_packed_contract_0, int64_t in_min_1_0_kept, int64_t at_min_1_0_kept, int64_t s77, uint64_t stream) {
+void run_model_inference(uint64_t stages, uint64_t p_bias, uint64_t p_gemm_weight, uint64_t p_gemm_bias, uint64_t p_group_norm_weight, uint64_t p_group_norm_bias, uint64_t p_x, uint64_t p_add_2, uint64_t memory, int64_t in_min_1_tile_0, int64_t at_min_1_tile_0, int64_t in_packed_contract_0, int64_t at_packed_contract_0, int64_t in_pieces_contract_0, int64_t at_pieces_contract_0, int64_t in_min_1_0_kept, int64_t at_min_1_0_kept, int64_t s77, uint64_t stream) {
   const uint64_t holders[] = {memory, p_add_2};
-  const uint64_t p_addmm_product_0_kept = holders[in_addmm_product_0_kept] + at_addmm_product_0_kept;
-  const uint64_t p_var_mean_count = holders[in_var_mean_count] + at_var_mean_count;
-  const uint64_t p_var_mean_mean = holders[in_var_mean_mean] + at_var_mean_mean;
-  const uint64_t p_var_mean_m2 = holders[in_var_mean_m2] + at_var_mean_m2;
+  const uint64_t p_min_1_tile_0 = holders[in_min_1_tile_0] + at_min_1_tile_0;
   const uint64_t packed_contract_0 = holders[in_packed_contract_0] + at_packed_contract_0;
+  const uint64_t pieces_contract_0 = holders[in_pieces_contract_0] + at_pieces_contract_0;
   const uint64_t p_min_1_0_kept = holders[in_min_1_0_kept] + at_min_1_0_kept;
-  if (stages & 1) run_contract_1(p_gemm_bias, p_gemm_weight, p_x, p_addmm_product_0_kept, p_var_mean_count, p_var_mean_m2, p_var_mean_mean, s77, packed_contract_0, stream);
-  if (stages & 2) run_rows_2(p_addmm_product_0_kept, p_gemm_bias, p_group_norm_bias, p_group_norm_weight, p_var_mean_m2, p_var_mean_mean, p_min_1_0_kept, s77, stream);
+  if (stages & 1) run_contract_2(p_gemm_bias, p_gemm_weight, p_group_norm_bias, p_group_norm_weight, p_x, p_min_1_tile_0, s77, packed_contract_0, pieces_contract_0, stream);
+  if (stages & 2) run_rows_2(p_min_1_tile_0, p_min_1_0_kept, s77, stream);
   if (stages & 4) run_map_1(p_bias, p_min_1_0_kept, p_add_2, s77, stream);
 }
 """
@@ -4895,6 +5111,61 @@ struct Simt {
 
 }  // namespace crucible
 
+// Partial results of a warp's lanes (plain structs of whole words with a function join), by shuffles.
+
+namespace crucible {
+
+// What `shuffle` makes of each word.
+template <class Acc, class Shuffle>
+__device__ __forceinline__ Acc shuffled(const Acc& a, Shuffle shuffle) {
+  static_assert(sizeof(Acc) % 4 == 0, "partial results are whole words");
+  uint32_t words[sizeof(Acc) / 4];
+  memcpy(words, &a, sizeof(Acc));
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(Acc) / 4); ++i) words[i] = shuffle(words[i]);
+  Acc b;
+  memcpy(&b, words, sizeof(Acc));
+  return b;
+}
+
+// The first COUNT lanes' results, joined, in the first of them. What the others join on the way nobody wants.
+template <int COUNT, class Acc>
+__device__ __forceinline__ Acc fold_lanes(Acc a) {
+#pragma unroll
+  for (int by = COUNT / 2; by > 0; by /= 2)
+    a.join(shuffled(a, [by](uint32_t word) { return __shfl_down_sync(0xffffffffu, word, by); }));
+  return a;
+}
+
+// The same, to all lanes.
+template <int COUNT, class Acc>
+__device__ __forceinline__ Acc join_lanes(const Acc& a) {
+  return shuffled(fold_lanes<COUNT>(a), [](uint32_t word) { return __shfl_sync(0xffffffffu, word, 0); });
+}
+
+// Of N results in each lane, N a power of two: lane l gets a[l / (32 / N)], joined over the warp.
+template <int N, class Acc>
+__device__ __forceinline__ Acc scattered_join(Acc (&a)[N]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  int step = 16;
+  const auto across = [&step](const Acc& b) {
+    return shuffled(b, [step](uint32_t word) { return __shfl_xor_sync(0xffffffffu, word, step); });
+  };
+#pragma unroll
+  for (int n = N; n > 1; n /= 2, step /= 2)
+#pragma unroll
+    for (int i = 0; i < n / 2; ++i) {
+      const Acc other = lane & step ? a[i] : a[i + n / 2];
+      if (lane & step) a[i] = a[i + n / 2];
+      a[i].join(across(other));
+    }
+#pragma unroll
+  for (; step > 0; step /= 2) a[0].join(across(a[0]));
+  return a[0];
+}
+
+}  // namespace crucible
+
 // The contraction engine on tensor cores (mma.sync, compute capability 8.0 and later).
 //
 // Block tile BM x BN, BK deep; each warp computes WM x WN. What lies in shared memory are 32-bit words: a tf32 number,
@@ -5266,6 +5537,13 @@ struct Mma {
 //   using Pooling = ..;                a reduction (reduce.cuh) over a window's elements
 //   __device__ accum pool_in(Index z, Index m, Index n, accum value) const;    an element of it
 //   __device__ void pool_out(Index z, Index m, Index n, const Pooling&) const; n: the window's place among all whole ones
+// A functor whose columns are no pixels may go on where finish ended, with what it returned and what its group has in common:
+//   struct Group;                      of numbers, computed from the moments of a group once; without statistics empty
+//   __device__ Group grouped(accum count, accum mean, accum m2) const;
+//   struct Tail;                       reductions along a row, of the elements in a tile; it may have none
+//   static constexpr bool reduces;     whether it has any
+//   __device__ void tail(Index z, Index m, Index n, accum finished, const Group&, Tail&) const;   for elements in range only
+//   __device__ void tail_out(Index z, Index m, Index tile_n, const Tail&) const;   once for each (z, m, tile of columns)
 //
 // Split s of `splits` sums a contiguous range of k (whole tiles); an empty range gives 0. Nothing depends on timing.
 // The engine (Simt, Mma) is a template argument. Each block computes one tile and, through the shared memory that the
@@ -5291,6 +5569,23 @@ __device__ __forceinline__ TilePlace tile_place(unsigned block, unsigned tiles_m
   const unsigned height = tiles_m - first < BAND ? tiles_m - first : BAND;
   return {static_cast<Index>(z), static_cast<Index>(first + rest % height), static_cast<Index>(rest / height)};
 }
+
+// Whether a functor goes on after finish, and with what.
+template <class P, class = void>
+struct TailOf {
+  struct Row {};
+  struct Group {};
+  static __device__ __forceinline__ Group group(const P&, accum, accum, accum) { return {}; }
+  static constexpr bool there = false, reduces = false;
+};
+template <class P>
+struct TailOf<P, typename Named<typename P::Tail>::type> {
+  using Row = typename P::Tail;
+  using Group = typename P::Group;
+  static __device__ __forceinline__ Group group(const P& p, accum count, accum mean, accum m2) { return p.grouped(count, mean, m2); }
+  static constexpr bool there = true, reduces = P::reduces;
+  static_assert(!P::statistics || P::group > 0, "what follows needs moments of whole groups");
+};
 
 // Sums over LANES neighbouring lanes.
 template <int LANES, int N>
@@ -5427,14 +5722,17 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
           p.pool_out(z, m + r, columns.pooled(q), pool);
         }
   }
+  using Tail = TailOf<P>;
+  [[maybe_unused]] typename Tail::Row tails[ROWS];
   if constexpr (P::statistics) {
     // LANES lanes take TAKES columns each of one statistic.
     constexpr int LANES = P::group > 0 && P::group < 32 ? P::group : 32;
     constexpr int TAKES = P::group == 0 ? EACH : P::group < 32 ? 1 : P::group / 32;
     constexpr int WIDTH = P::group == 0 ? 1 : P::group;
+    constexpr bool ALL_KNOW = LANES < 32 || Tail::there;  // all lanes of a group get its moments
     static_assert(EACH % TAKES == 0, "a group of columns lies within a tile");
 #pragma unroll
-    for (int first = 0; LANES < 32 && first < EACH; first += TAKES) {
+    for (int first = 0; ALL_KNOW && first < EACH; first += TAKES) {
       const accum size = static_cast<accum>(P::group > 0 ? P::group : columns.count);
       accum near[ROWS], both[2 * ROWS];  // means; deviations from them and their squares
 #pragma unroll
@@ -5462,11 +5760,17 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
         const accum off = both[2 * r] / size, squares = both[2 * r + 1] - size * off * off;
         if (m + r < limit && lane % LANES == 0 && (P::group == 0 || columns.valid(0, first)))
           p.sink(z, m + r, P::group > 0 ? columns.column(0, first) / WIDTH : columns.tile, size, near[r] + off, squares);
+        if constexpr (Tail::there) {
+          const auto group = Tail::group(p, size, near[r] + off, squares);
+#pragma unroll
+          for (int j = first; j < first + TAKES; ++j)
+            if (m + r < limit && columns.valid(r, j)) p.tail(z, m + r, columns.column(r, j), kept[r][j], group, tails[r]);
+        }
       }
     }
     // The whole warp takes each of them, all rows in one go, with deviations from what is near the mean.
 #pragma unroll
-    for (int first = 0; LANES == 32 && first < EACH; first += TAKES) {
+    for (int first = 0; !ALL_KNOW && first < EACH; first += TAKES) {
       constexpr int EVERY = 32 / ROWS;
       accum both[2 * ROWS], middle = 0;  // of row lane / EVERY, as is the size
       accum size = static_cast<accum>(P::group > 0 ? P::group : columns.count);
@@ -5497,6 +5801,19 @@ __device__ __forceinline__ void finish_values(const P& p, Index z, Index m, Inde
       const accum off = mine * part, squares = other - mine * off;
       if (lane % EVERY == 0 && m + lane / EVERY < limit && (P::group == 0 || columns.valid(0, first)))
         p.sink(z, m + lane / EVERY, P::group > 0 ? columns.column(0, first) / WIDTH : columns.tile, size, middle + off, squares < 0 ? accum(0) : squares);
+    }
+  } else if constexpr (Tail::there) {
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r)
+#pragma unroll
+      for (int j = 0; j < EACH; ++j)
+        if (m + r < limit && columns.valid(r, j)) p.tail(z, m + r, columns.column(r, j), kept[r][j], {}, tails[r]);
+  }
+  if constexpr (Tail::reduces) {
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+      const auto row = fold_lanes<32>(tails[r]);
+      if (lane == 0 && m + r < limit) p.tail_out(z, m + r, columns.tile, row);
     }
   }
 }
@@ -5588,7 +5905,7 @@ cudaError_t allow_shared(Kernel* kernel, int bytes) {
   return error;
 }
 
-// Launches nothing where D is empty. cudaErrorInvalidValue: too many tiles, or statistics of split (partial) sums.
+// Launches nothing where D is empty. cudaErrorInvalidValue: too many tiles, or statistics or a tail of split (partial) sums.
 template <class Config, class P>
 cudaError_t launch_contract(const P& p, int splits, cudaStream_t stream) {
   const int64_t tiles_m = (static_cast<int64_t>(p.rows()) + Config::BM - 1) / Config::BM;
@@ -5596,7 +5913,7 @@ cudaError_t launch_contract(const P& p, int splits, cudaStream_t stream) {
   const int64_t batches = p.batches(), most = 0x7fffffff;
   if (batches == 0 || tiles_m == 0 || tiles_n == 0) return cudaSuccess;
   if (tiles_m > most / tiles_n || batches > most / (tiles_m * tiles_n)) return cudaErrorInvalidValue;
-  if (splits < 1 || splits > 65535 || (P::statistics && splits > 1)) return cudaErrorInvalidValue;
+  if (splits < 1 || splits > 65535 || ((P::statistics || TailOf<P>::there) && splits > 1)) return cudaErrorInvalidValue;
   const cudaError_t refused = allow_shared(contract_kernel<Config, P>, Config::shared_bytes);
   if (refused != cudaSuccess) return refused;
   const dim3 grid(static_cast<unsigned>(batches * tiles_m * tiles_n), static_cast<unsigned>(splits));
@@ -5992,7 +6309,7 @@ __global__ void __launch_bounds__(FEW_THREADS, few_resident(LINES))
     few_across<Side, LINES>(p, z, first, block, begin, length, few, to);
 }
 
-// A thread for each element; where there are statistics, a warp for each row and tile of BN columns. `planned`: splits that
+// A thread for each element; where there are statistics or a tail, a warp for each row and tile of BN columns. `planned`: splits that
 // the rest of the plan expects; all but one are zero.
 enum : int { FEW_FINISH_THREADS = 64 };
 template <int BN, class P>
@@ -6000,7 +6317,7 @@ __global__ void __launch_bounds__(FEW_FINISH_THREADS)
     contract_few_finish_kernel(const __grid_constant__ P p, const accum* parts, int splits, int planned) {
   follow();
   const int64_t rows = static_cast<int64_t>(p.batches()) * p.rows(), each = rows * p.cols();
-  if constexpr (P::statistics) {  // and so nothing is planned
+  if constexpr (P::statistics || TailOf<P>::there) {  // and so nothing is planned
     const int64_t tiles = (static_cast<int64_t>(p.cols()) + BN - 1) / BN;
     const int64_t at = static_cast<int64_t>(blockIdx.x) * (FEW_FINISH_THREADS / 32) + threadIdx.x / 32, row = at / tiles;
     if (row >= rows) return;
@@ -6089,9 +6406,10 @@ cudaError_t launch_contract_few(const P& p, int planned, void* workspace, cudaSt
   using Side = Side_<P>;
   const FewShape s = few_shape<Side_>(p);
   accum* const parts = static_cast<accum*>(workspace);
-  if (P::statistics && planned > 1) return cudaErrorInvalidValue;
+  constexpr bool tiled = P::statistics || TailOf<P>::there;
+  if (tiled && planned > 1) return cudaErrorInvalidValue;
   const int64_t tiles = (static_cast<int64_t>(p.cols()) + BN - 1) / BN, rows = static_cast<int64_t>(p.batches()) * p.rows();
-  const int64_t threads = P::statistics ? rows * tiles * 32 : rows * p.cols();
+  const int64_t threads = tiled ? rows * tiles * 32 : rows * p.cols();
   const int64_t blocks = (threads + FEW_FINISH_THREADS - 1) / FEW_FINISH_THREADS;
   if (blocks > 0x7fffffff) return cudaErrorInvalidValue;
   cudaError_t error = cudaSuccess;
@@ -7066,6 +7384,121 @@ __global__ void __launch_bounds__(PACK_THREADS, 3) wgmma_pack_kernel(const __gri
 }  // namespace crucible
 #endif  // CRUCIBLE_HOPPER
 
+// The host's part of packing operands for Hopper's matrix instructions (contract_pack.cuh, contract_roll.cuh): where they
+// lie, whether B is packed piece by piece, and what is packed before the product, what beside it.
+
+#if CRUCIBLE_HOPPER && CRUCIBLE_SCALAR != 1 && !defined(__CUDACC_RTC__)
+namespace crucible {
+
+constexpr int64_t whole(int64_t n, int64_t of) { return (n + of - 1) / of; }
+
+// How many blocks form a team, for which B is packed piece by piece: 0 where that would be slower. A team of fewer than
+// eight has too few warps for it. With more tiles of rows, of which one round alone waits for packing, what packing the
+// whole beforehand costs is less than the tenth that the product loses (on an H200 with 1024 rows 0.68 instead of 0.71 ms,
+// with 1536 rows 0.31 instead of 0.30), and so it is where whole teams need more rounds than pairs of blocks.
+template <class W>
+int rolling_height(int64_t tiles_m, int64_t tiles_n, int64_t batches, int64_t depth) {
+  const int64_t height = whole(tiles_m, 2) * 2, rounds = whole(tiles_m * tiles_n * batches, HOPPER_PROCESSORS);
+  const bool slow = W::grade != Grade::Fp32 || height < 8 || height > 10 || depth == 0 || tiles_n * batches > (1 << 30) / depth;
+  return slow || whole(tiles_n * batches, HOPPER_PROCESSORS / height) > rounds ? 0 : static_cast<int>(height);
+}
+
+// The packed operands' places (1024-byte aligned): A's pieces lie apart, so that they find room where all would not.
+// `bytes`: what the workspace must have, and what the pieces.
+template <class W, class P>
+Packing wgmma_packing(const P& p, void* workspace, void* pieces, int64_t* bytes, int height = -1) {
+  Packing all{};
+  all.batches = static_cast<int>(p.batches());
+  all.tiles_m = static_cast<int>(whole(p.rows(), W::BM));
+  all.tiles_n = static_cast<int>(whole(p.cols(), W::BN));
+  all.depth = whole(p.depth(), W::BK);
+  all.warps = 1;
+  while (all.warps < PACK_THREADS / 32 && all.warps * PACK_KEPT < all.depth) all.warps *= 2;
+  const int64_t chunks = all.depth == 0 ? 1 : whole(all.depth, PACK_CHUNK);
+  int64_t used = 0;
+  const auto take = [&](int64_t size) {
+    unsigned char* at = static_cast<unsigned char*>(workspace) + used;
+    used += whole(size, 1024) * 1024;
+    return at;
+  };
+  const auto place = [&](PackedOperand& o, int64_t tiles, int lines, bool along) {
+    o.lines = tiles * lines;
+    o.early = tiles;
+    o.each = along ? lines : static_cast<int>(lines / 32 * chunks);
+    o.blocks = along ? lines / (PACK_THREADS / 32 / all.warps) : o.each;
+    o.scales = reinterpret_cast<LineScale*>(take(o.lines * sizeof(LineScale)));
+    o.weights = reinterpret_cast<unsigned*>(take(o.lines * 4));
+    o.peaks = reinterpret_cast<unsigned*>(take(along ? 0 : chunks * o.lines * 4));
+  };
+  const auto piece_bytes = [&](const PackedOperand& o) { return o.lines * all.depth * W::PLANES * 128; };
+  const auto roll = [&](PackedOperand& o, int64_t tiles, int lines) {
+    o.lines = tiles * lines;
+    o.each = lines / ROLL_LINES;
+    o.pieces = take(all.teams(MOST_PROCESSORS) * ROLL_SLOTS * W::PLANES * 128 * lines);
+    o.scales = reinterpret_cast<LineScale*>(take(o.lines * sizeof(LineScale)));
+    o.weights = reinterpret_cast<unsigned*>(take(o.lines * 4));
+    o.multipliers = reinterpret_cast<float*>(take(o.lines * 4));
+  };
+  const int64_t a_tiles = static_cast<int64_t>(all.batches) * all.tiles_m;
+  const int64_t b_tiles = static_cast<int64_t>(all.batches) * all.tiles_n;
+  all.height = height < 0 ? rolling_height<W>(all.tiles_m, all.tiles_n, all.batches, all.depth) : height;
+  const int64_t slots = all.height > 0 ? all.teams(MOST_PROCESSORS) * ROLL_SLOTS : 0;
+  all.counters = 2 + a_tiles + (all.height > 0 ? slots + all.teams(MOST_PROCESSORS) * all.height : b_tiles);
+  all.again = reinterpret_cast<int*>(take(all.counters * 4));
+  all.next = reinterpret_cast<unsigned*>(all.again) + 1;
+  all.a.ready = all.next + 1;
+  all.b.ready = all.a.ready + a_tiles;
+  all.b.free = all.b.ready + slots;
+  place(all.a, a_tiles, W::BM, P::a_along_k);
+  all.a.pieces = static_cast<unsigned char*>(pieces);
+  if (all.height > 0) {
+    roll(all.b, b_tiles, W::BN);
+  } else {
+    place(all.b, b_tiles, W::BN, P::b_along_k);
+    all.b.pieces = take(piece_bytes(all.b));
+  }
+  if (bytes != nullptr) bytes[0] = used, bytes[1] = piece_bytes(all.a);
+  return all;
+}
+
+// Tiles of A and B that the first `pairs` clusters' tiles need.
+inline void tiles_needed(const Packing& all, int64_t pairs, int64_t* a, int64_t* b) {
+  const int64_t of_batch = static_cast<int64_t>(all.pairs_m) * all.pairs_n, z = (pairs - 1) / of_batch, within = (pairs - 1) % of_batch;
+  const int64_t band = within / (TILE_BAND * static_cast<int64_t>(all.pairs_n)), column = within / smaller(TILE_BAND, all.pairs_m);
+  const int64_t rows = (band + 1) * TILE_BAND * all.high, columns = band > 0 ? all.tiles_n : (column + 1) * all.wide;
+  *a = z * all.tiles_m + (rows < all.tiles_m ? rows : all.tiles_m);
+  *b = z * all.tiles_n + (columns < all.tiles_n ? columns : all.tiles_n);
+}
+
+// Who packs what: before the product what the first tiles of all processors need, and so much more that the idle warps,
+// which pack `pace` lines on a processor while it computes a tile, have the rest in time.
+template <class W>
+void share_packing(Packing& all, int processors, int clusters, int pace) {
+  const bool rows = all.height > 0 || all.tiles_m % 2 == 0 || (all.tiles_n % 2 != 0 && all.tiles_m >= all.tiles_n);
+  all.cluster = clusters ? 2 : 1;
+  all.high = rows ? all.cluster : 1;
+  all.wide = rows ? 1 : all.cluster;
+  all.pairs_m = static_cast<int>(whole(all.tiles_m, all.high));
+  all.pairs_n = static_cast<int>(whole(all.tiles_n, all.wide));
+  const int64_t pairs = all.pairs(), at_once = processors / all.cluster, a_all = all.a.early, b_all = all.b.early;
+  if (pairs <= at_once || pace == 0 || all.depth == 0 || all.height > 0) return;  // without pieces consumers wait for nobody
+  const int64_t in_time = whole(pairs - at_once, at_once) * processors * pace;
+  int64_t low = at_once, high = pairs;
+  while (low < high) {
+    const int64_t middle = low + (high - low) / 2;
+    tiles_needed(all, middle, &all.a.early, &all.b.early);
+    const int64_t late = (a_all - all.a.early) * W::BM + (b_all - all.b.early) * W::BN;
+    if (late <= in_time)
+      high = middle;
+    else
+      low = middle + 1;
+  }
+  tiles_needed(all, low, &all.a.early, &all.b.early);
+}
+
+}  // namespace crucible
+#endif  // CRUCIBLE_HOPPER
+
 // The contraction engine on Hopper's tensor cores (wgmma, compute capability 9.0a), for the functors of contract.cuh.
 //
 // 1. A kernel packs of both operands what the first tiles need (contract_pack.cuh).
@@ -7298,16 +7731,29 @@ __device__ __forceinline__ void produce(const Packing& all, const WgmmaShared<W>
   }
 }
 
+// Whether lanes take whole groups of columns, in eight rows of a tile at once: then there are four of them at least.
+template <class W, class P>
+constexpr bool groups_fit = P::statistics && P::group >= 4 && P::group <= W::BN / 4 && W::BN <= 32 * P::group;
+
+// What a tail wants to know of a lane's groups: each takes every 32nd.
+template <class W, class P>
+struct TileGroups {
+  static constexpr int GROUPS = W::BN / P::group, TURNS = GROUPS / 4, ROWS = 32 / GROUPS;  // rows of a turn
+  typename TailOf<P>::Group of[TURNS];
+};
+
 // Statistics of groups in eight rows of finished values: a lane takes whole groups, one after another, so that lanes need
 // not talk to each other (finish_row's shuffles cost a seventh of the whole time). 16-byte loads in an order in which
 // neighbouring groups hit distinct banks.
 template <class W, class P>
-__device__ __forceinline__ void sink_groups(const P& p, Index z, Index first, int rows, Index n0, const float* out) {
-  constexpr int GROUPS = W::BN / P::group, QUADS = P::group / 4, NEAR = 32 / P::group > 0 ? 32 / P::group : 1;
+__device__ __forceinline__ TileGroups<W, P> sink_groups(const P& p, Index z, Index first, int rows, Index n0, const float* out) {
+  using Groups = TileGroups<W, P>;
+  constexpr int GROUPS = Groups::GROUPS, QUADS = P::group / 4, NEAR = 32 / P::group > 0 ? 32 / P::group : 1;
   const int lane = static_cast<int>(threadIdx.x) % 32;
+  Groups found;
 #pragma unroll
-  for (int pair = lane; pair < 8 * GROUPS; pair += 32) {
-    const int r = pair / GROUPS, g = pair % GROUPS;
+  for (int turn = 0; turn < Groups::TURNS; ++turn) {
+    const int pair = turn * 32 + lane, r = pair / GROUPS, g = pair % GROUPS;
     const float* from = out + r * W::row_stride + g * P::group;
     float4 v[QUADS];
     float sum = 0;
@@ -7328,9 +7774,55 @@ __device__ __forceinline__ void sink_groups(const P& p, Index z, Index first, in
       }
     }
     off /= P::group;
-    if (r < rows && n0 + g * P::group < p.cols())
-      p.sink(z, first + r, n0 / P::group + g, P::group, near + off, squares - P::group * off * off);
+    const float mean = near + off, m2 = squares - P::group * off * off;
+    found.of[turn] = TailOf<P>::group(p, P::group, mean, m2);
+    if (r < rows && n0 + g * P::group < p.cols()) p.sink(z, first + r, n0 / P::group + g, P::group, mean, m2);
   }
+  return found;
+}
+
+// Eight rows of a tile, column by column, so that what is read for a column is read once: a lane takes every 32nd.
+// WHOLE: all are there, and nothing is asked.
+template <bool WHOLE, class W, class P, class C>
+__device__ __forceinline__ void finish_rows(const P& p, Index z, Index first, int rows, const C& columns, float* out) {
+#pragma unroll (WHOLE ? 4 : 1)
+  for (int j = 0; j < W::BN / 32; ++j)
+#pragma unroll
+    for (int r = 0; r < 8; ++r) {
+      float& at = out[r * W::row_stride + columns.from(j)];
+      if (WHOLE || (r < rows && columns.valid(0, j))) at = p.finish(z, first + r, columns.column(0, j), 0, at, true);
+    }
+}
+
+// What follows the statistics, in the same order. Lanes ask who knows of a group.
+template <bool WHOLE, class W, class P, class C>
+__device__ __forceinline__ void tail_rows(const P& p, Index z, Index first, int rows, const C& columns,
+                                          const TileGroups<W, P>& found, const float* out) {
+  using Groups = TileGroups<W, P>;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  typename P::Tail tails[8];
+#pragma unroll (WHOLE ? 4 : 1)
+  for (int j = 0; j < W::BN / 32; ++j)
+#pragma unroll
+    for (int r = 0; r < 8; ++r) {
+      const int turn = r / Groups::ROWS, from = r % Groups::ROWS * Groups::GROUPS + columns.from(j) / P::group;
+      const auto own = shuffled(found.of[turn], [from](uint32_t word) { return __shfl_sync(0xffffffffu, word, from); });
+      if (WHOLE || (r < rows && columns.valid(0, j)))
+        p.tail(z, first + r, columns.column(0, j), out[r * W::row_stride + columns.from(j)], own, tails[r]);
+    }
+  if constexpr (P::reduces) {
+    const auto row = scattered_join(tails);
+    if (lane % 4 == 0 && lane / 4 < rows) p.tail_out(z, first + lane / 4, columns.tile, row);
+  }
+}
+
+// Eight rows of sums that lie in shared memory, by a warp.
+template <bool WHOLE, class W, class P, class C>
+__device__ __forceinline__ void hand_groups(const P& p, const TilePlace& tile, Index first, int rows, const C& columns, float* out) {
+  finish_rows<WHOLE, W>(p, tile.z, first, rows, columns, out);
+  __syncwarp();
+  const auto found = sink_groups<W>(p, tile.z, first, rows, tile.n * W::BN, out);
+  if constexpr (TailOf<P>::there) tail_rows<WHOLE, W>(p, tile.z, first, rows, columns, found, out);
 }
 
 // Sums leave the registers, eight rows of a warp at a time, and go through the functor.
@@ -7367,18 +7859,12 @@ __device__ __forceinline__ void hand_out(const P& p, const Packing& all, const T
       *reinterpret_cast<float2*>(out + lane / 4 * W::row_stride + j * 8 + lane % 4 * 2) = two;
     }
     __syncwarp();
-    if constexpr (P::statistics && P::group >= 4 && P::group <= W::BN / 4) {
-#pragma unroll 4
-      for (int r = 0; r < 8; ++r) {
-        float* const at = out + r * W::row_stride + lane;
-#pragma unroll
-        for (int j = 0; j < W::BN / 32; ++j)
-          if (h * 8 + r < left && place.valid(0, j))
-            at[j * 32] = p.finish(tile.z, first + h * 8 + r, place.column(0, j), 0, at[j * 32], true);
-      }
-      __syncwarp();
-      sink_groups<W>(p, tile.z, first + h * 8, left - h * 8 < 8 ? static_cast<int>(left) - h * 8 : 8,
-                     tile.n * W::BN, out);
+    if constexpr (groups_fit<W, P>) {
+      const int there = left - h * 8 < 8 ? static_cast<int>(left) - h * 8 : 8;
+      if (there == 8 && place.count == W::BN)
+        hand_groups<true, W>(p, tile, first + h * 8, there, place, out);
+      else
+        hand_groups<false, W>(p, tile, first + h * 8, there, place, out);
     } else {
 #pragma unroll 1
       for (int r = 0; r < 8; ++r)
@@ -7491,108 +7977,6 @@ __global__ void __launch_bounds__(Config::threads, Config::blocks_per_sm)
 }
 
 #ifndef __CUDACC_RTC__
-constexpr int64_t whole(int64_t n, int64_t of) { return (n + of - 1) / of; }
-
-// How many blocks form a team, for which B is packed piece by piece: 0 where that would be slower. A team of fewer than
-// eight has too few warps for it. With more tiles of rows, of which one round alone waits for packing, what packing the
-// whole beforehand costs is less than the tenth that the product loses (on an H200 with 1024 rows 0.68 instead of 0.71 ms,
-// with 1536 rows 0.31 instead of 0.30), and so it is where whole teams need more rounds than pairs of blocks.
-template <class W>
-int rolling_height(int64_t tiles_m, int64_t tiles_n, int64_t batches, int64_t depth) {
-  const int64_t height = whole(tiles_m, 2) * 2, rounds = whole(tiles_m * tiles_n * batches, HOPPER_PROCESSORS / 2 * 2);
-  const bool slow = W::grade != Grade::Fp32 || height < 8 || height > 10 || depth == 0 || tiles_n * batches > (1 << 30) / depth;
-  return slow || whole(tiles_n * batches, HOPPER_PROCESSORS / height) > rounds ? 0 : static_cast<int>(height);
-}
-
-// The packed operands' places in the workspace (1024-byte aligned), and how many bytes it must have.
-template <class W, class P>
-Packing wgmma_packing(const P& p, void* workspace, int64_t* bytes, int height = -1) {
-  Packing all{};
-  all.batches = static_cast<int>(p.batches());
-  all.tiles_m = static_cast<int>(whole(p.rows(), W::BM));
-  all.tiles_n = static_cast<int>(whole(p.cols(), W::BN));
-  all.depth = whole(p.depth(), W::BK);
-  all.warps = 1;
-  while (all.warps < PACK_THREADS / 32 && all.warps * PACK_KEPT < all.depth) all.warps *= 2;
-  const int64_t chunks = all.depth == 0 ? 1 : whole(all.depth, PACK_CHUNK);
-  int64_t used = 0;
-  const auto take = [&](int64_t size) {
-    unsigned char* at = static_cast<unsigned char*>(workspace) + used;
-    used += whole(size, 1024) * 1024;
-    return at;
-  };
-  const auto place = [&](PackedOperand& o, int64_t tiles, int lines, bool along) {
-    o.lines = tiles * lines;
-    o.early = tiles;
-    o.each = along ? lines : static_cast<int>(lines / 32 * chunks);
-    o.blocks = along ? lines / (PACK_THREADS / 32 / all.warps) : o.each;
-    o.pieces = take(o.lines * all.depth * W::PLANES * 128);
-    o.scales = reinterpret_cast<LineScale*>(take(o.lines * sizeof(LineScale)));
-    o.weights = reinterpret_cast<unsigned*>(take(o.lines * 4));
-    o.peaks = reinterpret_cast<unsigned*>(take(along ? 0 : chunks * o.lines * 4));
-  };
-  const auto roll = [&](PackedOperand& o, int64_t tiles, int lines) {
-    o.lines = tiles * lines;
-    o.each = lines / ROLL_LINES;
-    o.pieces = take(all.teams(MOST_PROCESSORS) * ROLL_SLOTS * W::PLANES * 128 * lines);
-    o.scales = reinterpret_cast<LineScale*>(take(o.lines * sizeof(LineScale)));
-    o.weights = reinterpret_cast<unsigned*>(take(o.lines * 4));
-    o.multipliers = reinterpret_cast<float*>(take(o.lines * 4));
-  };
-  const int64_t a_tiles = static_cast<int64_t>(all.batches) * all.tiles_m;
-  const int64_t b_tiles = static_cast<int64_t>(all.batches) * all.tiles_n;
-  all.height = height < 0 ? rolling_height<W>(all.tiles_m, all.tiles_n, all.batches, all.depth) : height;
-  const int64_t slots = all.height > 0 ? all.teams(MOST_PROCESSORS) * ROLL_SLOTS : 0;
-  all.counters = 2 + a_tiles + (all.height > 0 ? slots + all.teams(MOST_PROCESSORS) * all.height : b_tiles);
-  all.again = reinterpret_cast<int*>(take(all.counters * 4));
-  all.next = reinterpret_cast<unsigned*>(all.again) + 1;
-  all.a.ready = all.next + 1;
-  all.b.ready = all.a.ready + a_tiles;
-  all.b.free = all.b.ready + slots;
-  place(all.a, a_tiles, W::BM, P::a_along_k);
-  if (all.height > 0)
-    roll(all.b, b_tiles, W::BN);
-  else
-    place(all.b, b_tiles, W::BN, P::b_along_k);
-  if (bytes != nullptr) *bytes = used;
-  return all;
-}
-
-// Tiles of A and B that the first `pairs` clusters' tiles need.
-inline void tiles_needed(const Packing& all, int64_t pairs, int64_t* a, int64_t* b) {
-  const int64_t of_batch = static_cast<int64_t>(all.pairs_m) * all.pairs_n, z = (pairs - 1) / of_batch, within = (pairs - 1) % of_batch;
-  const int64_t band = within / (TILE_BAND * static_cast<int64_t>(all.pairs_n)), column = within / smaller(TILE_BAND, all.pairs_m);
-  const int64_t rows = (band + 1) * TILE_BAND * all.high, columns = band > 0 ? all.tiles_n : (column + 1) * all.wide;
-  *a = z * all.tiles_m + (rows < all.tiles_m ? rows : all.tiles_m);
-  *b = z * all.tiles_n + (columns < all.tiles_n ? columns : all.tiles_n);
-}
-
-// Who packs what: before the product what the first tiles of all processors need, and so much more that the idle warps,
-// which pack `pace` lines on a processor while it computes a tile, have the rest in time.
-template <class W>
-void share_packing(Packing& all, int processors, int clusters, int pace) {
-  const bool rows = all.height > 0 || all.tiles_m % 2 == 0 || (all.tiles_n % 2 != 0 && all.tiles_m >= all.tiles_n);
-  all.cluster = clusters ? 2 : 1;
-  all.high = rows ? all.cluster : 1;
-  all.wide = rows ? 1 : all.cluster;
-  all.pairs_m = static_cast<int>(whole(all.tiles_m, all.high));
-  all.pairs_n = static_cast<int>(whole(all.tiles_n, all.wide));
-  const int64_t pairs = all.pairs(), at_once = processors / all.cluster, a_all = all.a.early, b_all = all.b.early;
-  if (pairs <= at_once || pace == 0 || all.depth == 0 || all.height > 0) return;  // without pieces consumers wait for nobody
-  const int64_t in_time = whole(pairs - at_once, at_once) * processors * pace;
-  int64_t low = at_once, high = pairs;
-  while (low < high) {
-    const int64_t middle = low + (high - low) / 2;
-    tiles_needed(all, middle, &all.a.early, &all.b.early);
-    const int64_t late = (a_all - all.a.early) * W::BM + (b_all - all.b.early) * W::BN;
-    if (late <= in_time)
-      high = middle;
-    else
-      low = middle + 1;
-  }
-  tiles_needed(all, low, &all.a.early, &all.b.early);
-}
-
 template <class W, class P>
 cudaError_t launch_wgmma_pack(const P& p, const Packing& all, cudaStream_t stream) {
   const int64_t most = 0x7fffffff, chunks = all.depth == 0 ? 1 : whole(all.depth, PACK_CHUNK);
@@ -7630,7 +8014,7 @@ cudaError_t launch_wgmma_again(const P& p, const Packing& all, cudaStream_t stre
 
 // Launches nothing where D is empty. cudaErrorInvalidValue: too many tiles.
 template <class W, class P>
-cudaError_t launch_contract_wgmma(const P& p, void* workspace, cudaStream_t stream) {
+cudaError_t launch_contract_wgmma(const P& p, void* workspace, void* pieces, cudaStream_t stream) {
   static_assert(!P::boxed, "columns are columns");
   if (p.batches() == 0 || p.rows() == 0 || p.cols() == 0) return cudaSuccess;
   const int64_t tiles_m = whole(p.rows(), W::BM), tiles_n = whole(p.cols(), W::BN), most = 0x7fffffff;
@@ -7641,7 +8025,7 @@ cudaError_t launch_contract_wgmma(const P& p, void* workspace, cudaStream_t stre
   if (error == cudaSuccess) error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
   if (error != cudaSuccess) return error;
   if (clusters == 0) return launch_contract<typename W::Other>(p, 1, stream);  // simulated, a product of small tiles is faster
-  Packing all = wgmma_packing<W>(p, workspace, nullptr);
+  Packing all = wgmma_packing<W>(p, workspace, pieces, nullptr);
   share_packing<W>(all, processors, clusters, W::PACE);
   if (all.height > processors) return launch_contract<typename W::Other>(p, 1, stream);  // a small part of a chip
   error = launch_wgmma_pack<W>(p, all, stream);
@@ -7824,8 +8208,9 @@ cudaError_t launch_map(const M& m, cudaStream_t stream) {
 //   void walk(const L&, Index row, Index part, int64_t from, int64_t to, const Found&) const;
 // and takes two launches: the rows, then pieces of SLICE_VECTORS vectors a thread of each of a row's parts.
 //
-// A split functor, for few long rows, has instead
-//   struct Acc;  void walk(const L&, Index row, int64_t from, int64_t to, Acc&) const;  int64_t length() const;
+// A split functor, for few long rows, which may be the same stretch of places several times (a channel of every sample), has
+//   struct Acc;  int64_t length() const;  Index repeats() const;   of the stretch, and how many times
+//   void walk(const L&, Index row, Index first, Index last, int64_t from, int64_t to, Acc&) const;   some of both
 //   void finish(const L&, Index row, const Acc&) const;
 // and takes two launches: every part of every row, then the rows. Nothing depends on timing.
 //   CRUCIBLE_SLICE_VECTORS   how many vectors a thread of a sliced walk has, all asked for before the first is used
@@ -7842,28 +8227,6 @@ cudaError_t launch_map(const M& m, cudaStream_t stream) {
 namespace crucible {
 
 constexpr int ROW_THREADS = 256, SLICE_VECTORS = CRUCIBLE_SLICE_VECTORS, GRID_MOST = 65535;
-
-// What another lane has: the one `by` further on, or, where LANE, that lane.
-template <bool LANE = false, class Acc>
-__device__ __forceinline__ Acc from_lane(const Acc& a, int by) {
-  static_assert(sizeof(Acc) % 4 == 0, "partial results are whole words");
-  uint32_t words[sizeof(Acc) / 4];
-  memcpy(words, &a, sizeof(Acc));
-#pragma unroll
-  for (int i = 0; i < static_cast<int>(sizeof(Acc) / 4); ++i)
-    words[i] = LANE ? __shfl_sync(0xffffffffu, words[i], by) : __shfl_down_sync(0xffffffffu, words[i], by);
-  Acc b;
-  memcpy(&b, words, sizeof(Acc));
-  return b;
-}
-
-// The first COUNT lanes' results, joined, to all lanes. What the others join on the way nobody wants.
-template <int COUNT, class Acc>
-__device__ __forceinline__ Acc join_lanes(Acc a) {
-#pragma unroll
-  for (int by = COUNT / 2; by > 0; by /= 2) a.join(from_lane(a, by));
-  return from_lane<true>(a, 0);
-}
 
 // What an earlier kernel left, whole.
 template <class T>
@@ -7955,15 +8318,28 @@ __global__ void __launch_bounds__(ROW_THREADS) row_slices_kernel(const R r, cons
   r.walk(Lanes<ROW_THREADS>(), row, place % r.repeats(), from, to, read_words(found + row));
 }
 
+// How a long row is cut: its stretch into so many, and, where that is short, the times into so many.
+struct RowCuts {
+  int along, across;
+};
 template <int N, class R>
-__global__ void __launch_bounds__(ROW_THREADS) row_parts_kernel(const R r, typename R::Acc* parts, int splits) {
+__host__ __device__ inline RowCuts row_cuts(const R& r, int splits) {
+  const int64_t most = r.length() / (16 * N), repeats = r.repeats();
+  const int along = most < 1 ? 1 : most < splits ? static_cast<int>(most) : splits, across = splits / along;
+  return {along, repeats < 1 ? 1 : repeats < across ? static_cast<int>(repeats) : across};
+}
+
+template <int N, class R>
+__global__ void __launch_bounds__(ROW_THREADS) row_parts_kernel(const R r, typename R::Acc* parts, RowCuts cuts) {
   follow();
-  const int64_t row = row_of_thread<N>(), length = r.length(), each = row_share(length, splits);
+  const int64_t row = row_of_thread<N>(), length = r.length(), each = row_share(length, cuts.along);
   if (row >= r.rows()) return;
-  const int64_t from = each * blockIdx.y, to = from + each < length ? from + each : length;
+  const int64_t from = each * (blockIdx.y % cuts.along), to = from + each < length ? from + each : length;
+  const Index repeats = r.repeats(), times = (repeats + cuts.across - 1) / cuts.across;
+  const Index first = times * static_cast<Index>(blockIdx.y / cuts.along), left = repeats - first;
   typename R::Acc a;
   const Lanes<N> lanes;
-  r.walk(lanes, static_cast<Index>(row), from, to, a);
+  if (left > 0) r.walk(lanes, static_cast<Index>(row), first, left < times ? repeats : first + times, from, to, a);
   lanes.join(a);
   if (lanes.leads()) parts[static_cast<int64_t>(blockIdx.y) * r.rows() + row] = a;
 }
@@ -8022,10 +8398,12 @@ cudaError_t launch_split_rows(const R& r, void* parts, int splits, cudaStream_t 
   const int64_t rows = r.rows();
   if (rows <= 0) return cudaSuccess;
   auto* const acc = static_cast<typename R::Acc*>(parts);
-  const cudaError_t error = cudaLaunchKernelEx(After(dim3(row_blocks(rows, N), splits), ROW_THREADS, 0, stream),
-                                               row_parts_kernel<N, R>, r, acc, splits);
+  const RowCuts cuts = row_cuts<N>(r, splits);
+  const int count = cuts.along * cuts.across;
+  const cudaError_t error = cudaLaunchKernelEx(After(dim3(row_blocks(rows, N), count), ROW_THREADS, 0, stream),
+                                               row_parts_kernel<N, R>, r, acc, cuts);
   if (error != cudaSuccess) return error;
-  return cudaLaunchKernelEx(After(row_blocks(rows, 32), ROW_THREADS, 0, stream), row_whole_kernel<R>, r, acc, splits);
+  return cudaLaunchKernelEx(After(row_blocks(rows, 32), ROW_THREADS, 0, stream), row_whole_kernel<R>, r, acc, count);
 }
 
 }  // namespace crucible
@@ -8157,12 +8535,14 @@ struct rows_1 {
 
   __host__ __device__ Index rows() const { return s77; }
   __host__ __device__ int64_t length() const { return 8192; }
+  __host__ __device__ Index repeats() const { return 1; }
   struct Acc {
     Sum r0;  // sum_1
     __device__ __forceinline__ void join(const Acc& b) { r0.join(b.r0); }
   };
   template <class L>
-  __device__ __forceinline__ void walk(const L& lanes, Index row, int64_t from, int64_t to, Acc& a) const {
+  __device__ __forceinline__ void walk(const L& lanes, Index row, Index first, Index last, int64_t from,
+                                       int64_t to, Acc& a) const {
     #pragma unroll 4
     for (int64_t jj = from + lanes.first(); jj < to; jj += lanes.step()) {
       const Index j = static_cast<Index>(jj);
@@ -8265,12 +8645,14 @@ struct rows_3 {
 
   __host__ __device__ Index rows() const { return 8192; }
   __host__ __device__ int64_t length() const { return s77; }
+  __host__ __device__ Index repeats() const { return 1; }
   struct Acc {
     Sum r0;  // sum_4
     __device__ __forceinline__ void join(const Acc& b) { r0.join(b.r0); }
   };
   template <class L>
-  __device__ __forceinline__ void walk(const L& lanes, Index row, int64_t from, int64_t to, Acc& a) const {
+  __device__ __forceinline__ void walk(const L& lanes, Index row, Index first, Index last, int64_t from,
+                                       int64_t to, Acc& a) const {
     const int64_t v1 = int64_t(row);
     const accum v3 = to_accum(read(p_gemm_bias[row]));
     const Index q5 = row / 16;
@@ -8483,11 +8865,11 @@ struct contract_1 {
   }
 };
 
-void run_contract_1(uint64_t p_gemm_weight, uint64_t p_view_8, uint64_t p_mm_product, int64_t s77, uint64_t packed, uint64_t stream) {
+void run_contract_1(uint64_t p_gemm_weight, uint64_t p_view_8, uint64_t p_mm_product, int64_t s77, uint64_t packed, uint64_t pieces, uint64_t stream) {
   const contract_1 stage{reinterpret_cast<const scalar*>(p_gemm_weight), reinterpret_cast<const scalar*>(p_view_8), reinterpret_cast<scalar*>(p_mm_product), static_cast<Index>(s77)};
   if (few_pays<FewRows>(stage)) return check(launch_contract_few<FewRows, 128>(stage, 1, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
   #if CRUCIBLE_HOPPER && CRUCIBLE_MATMUL == 2
-  check(launch_contract_wgmma<WgmmaTile<128, Grade::Fp32>>(stage, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
+  check(launch_contract_wgmma<WgmmaTile<128, Grade::Fp32>>(stage, reinterpret_cast<void*>(packed), reinterpret_cast<void*>(pieces), reinterpret_cast<cudaStream_t>(stream)), "contract_1");
   #elif CRUCIBLE_MATMUL == 1
   check(launch_contract<Mma<128, 128, 32, 64, 32, Grade::Tf32>>(stage, 1, reinterpret_cast<cudaStream_t>(stream)), "contract_1");
   #elif CRUCIBLE_MATMUL == 2
@@ -8499,13 +8881,25 @@ void run_contract_1(uint64_t p_gemm_weight, uint64_t p_view_8, uint64_t p_mm_pro
   #endif
 }
 
-int64_t bytes_contract_1(int64_t s77) {
+int64_t packed_contract_1(int64_t s77) {
   const contract_1 stage{nullptr, nullptr, nullptr, static_cast<Index>(s77)};
   if (few_pays<FewRows>(stage)) return few_bytes<FewRows>(stage);
   #if CRUCIBLE_HOPPER && CRUCIBLE_MATMUL == 2
-  int64_t bytes = 0;
-  wgmma_packing<WgmmaTile<128, Grade::Fp32>>(stage, nullptr, &bytes);
-  return bytes;
+  int64_t bytes[2];
+  wgmma_packing<WgmmaTile<128, Grade::Fp32>>(stage, nullptr, nullptr, bytes);
+  return bytes[0];
+  #else
+  return 0;
+  #endif
+}
+
+int64_t pieces_contract_1(int64_t s77) {
+  const contract_1 stage{nullptr, nullptr, nullptr, static_cast<Index>(s77)};
+  if (few_pays<FewRows>(stage)) return 0;
+  #if CRUCIBLE_HOPPER && CRUCIBLE_MATMUL == 2
+  int64_t bytes[2];
+  wgmma_packing<WgmmaTile<128, Grade::Fp32>>(stage, nullptr, nullptr, bytes);
+  return bytes[1];
   #else
   return 0;
   #endif
@@ -8550,10 +8944,10 @@ struct contract_2 {
   }
 };
 
-void run_contract_2(uint64_t p_view_8, uint64_t p_x, uint64_t p_permute_4, int64_t s77, uint64_t packed, uint64_t stream) {
+void run_contract_2(uint64_t p_view_8, uint64_t p_x, uint64_t p_permute_4, int64_t s77, uint64_t packed, uint64_t pieces, uint64_t stream) {
   const contract_2 stage{reinterpret_cast<const scalar*>(p_view_8), reinterpret_cast<const scalar*>(p_x), reinterpret_cast<scalar*>(p_permute_4), static_cast<Index>(s77)};
   #if CRUCIBLE_HOPPER && CRUCIBLE_MATMUL == 2
-  check(launch_contract_wgmma<WgmmaTile<128, Grade::Fp32>>(stage, reinterpret_cast<void*>(packed), reinterpret_cast<cudaStream_t>(stream)), "contract_2");
+  check(launch_contract_wgmma<WgmmaTile<128, Grade::Fp32>>(stage, reinterpret_cast<void*>(packed), reinterpret_cast<void*>(pieces), reinterpret_cast<cudaStream_t>(stream)), "contract_2");
   #elif CRUCIBLE_MATMUL == 1
   check(launch_contract<Mma<128, 128, 32, 64, 32, Grade::Tf32>>(stage, 1, reinterpret_cast<cudaStream_t>(stream)), "contract_2");
   #elif CRUCIBLE_MATMUL == 2
@@ -8565,12 +8959,24 @@ void run_contract_2(uint64_t p_view_8, uint64_t p_x, uint64_t p_permute_4, int64
   #endif
 }
 
-int64_t bytes_contract_2(int64_t s77) {
+int64_t packed_contract_2(int64_t s77) {
   const contract_2 stage{nullptr, nullptr, nullptr, static_cast<Index>(s77)};
   #if CRUCIBLE_HOPPER && CRUCIBLE_MATMUL == 2
-  int64_t bytes = 0;
-  wgmma_packing<WgmmaTile<128, Grade::Fp32>>(stage, nullptr, &bytes);
-  return bytes;
+  int64_t bytes[2];
+  wgmma_packing<WgmmaTile<128, Grade::Fp32>>(stage, nullptr, nullptr, bytes);
+  return bytes[0];
+  #else
+  static_cast<void>(stage);
+  return 0;
+  #endif
+}
+
+int64_t pieces_contract_2(int64_t s77) {
+  const contract_2 stage{nullptr, nullptr, nullptr, static_cast<Index>(s77)};
+  #if CRUCIBLE_HOPPER && CRUCIBLE_MATMUL == 2
+  int64_t bytes[2];
+  wgmma_packing<WgmmaTile<128, Grade::Fp32>>(stage, nullptr, nullptr, bytes);
+  return bytes[1];
   #else
   static_cast<void>(stage);
   return 0;
@@ -8585,12 +8991,14 @@ struct rows_5 {
 
   __host__ __device__ Index rows() const { return 8192; }
   __host__ __device__ int64_t length() const { return s77; }
+  __host__ __device__ Index repeats() const { return 1; }
   struct Acc {
     Sum r0;  // sum_5
     __device__ __forceinline__ void join(const Acc& b) { r0.join(b.r0); }
   };
   template <class L>
-  __device__ __forceinline__ void walk(const L& lanes, Index row, int64_t from, int64_t to, Acc& a) const {
+  __device__ __forceinline__ void walk(const L& lanes, Index row, Index first, Index last, int64_t from,
+                                       int64_t to, Acc& a) const {
     #pragma unroll 4
     for (int64_t jj = from + lanes.first(); jj < to; jj += lanes.step()) {
       const Index j = static_cast<Index>(jj);
@@ -8612,7 +9020,7 @@ void run_rows_5(uint64_t p_view_8, uint64_t p_view_9, int64_t s77, uint64_t part
 }
 
 // One after another, those that are asked for.
-void run_model_backward(uint64_t stages, uint64_t p_d_output, uint64_t p_min_1_1_kept, uint64_t p_sum_2_0, uint64_t p_view_5, uint64_t p_addmm_product_0_kept, uint64_t p_gemm_bias, uint64_t p_var_mean_m2, uint64_t p_var_mean_mean, uint64_t p_view_6, uint64_t p_group_norm_weight, uint64_t p_gemm_weight, uint64_t p_mm_product, uint64_t p_x, uint64_t p_permute_4, uint64_t p_view_9, uint64_t memory, int64_t in_sum_1_0_kept, int64_t at_sum_1_0_kept, int64_t in_parts_rows_3, int64_t at_parts_rows_3, int64_t in_parts_rows_5, int64_t at_parts_rows_5, int64_t in_mean_0_kept, int64_t at_mean_0_kept, int64_t in_mean_1_0_kept, int64_t at_mean_1_0_kept, int64_t in_view_8, int64_t at_view_8, int64_t in_packed_contract_8, int64_t at_packed_contract_8, int64_t in_packed_contract_9, int64_t at_packed_contract_9, int64_t in_parts_rows_10, int64_t at_parts_rows_10, int64_t s77, int64_t splits_rows_3, int64_t splits_rows_5, int64_t splits_rows_10, uint64_t stream) {
+void run_model_backward(uint64_t stages, uint64_t p_d_output, uint64_t p_min_1_1_kept, uint64_t p_sum_2_0, uint64_t p_view_5, uint64_t p_addmm_product_0_kept, uint64_t p_gemm_bias, uint64_t p_var_mean_m2, uint64_t p_var_mean_mean, uint64_t p_view_6, uint64_t p_group_norm_weight, uint64_t p_gemm_weight, uint64_t p_mm_product, uint64_t p_x, uint64_t p_permute_4, uint64_t p_view_9, uint64_t memory, int64_t in_sum_1_0_kept, int64_t at_sum_1_0_kept, int64_t in_parts_rows_3, int64_t at_parts_rows_3, int64_t in_parts_rows_5, int64_t at_parts_rows_5, int64_t in_mean_0_kept, int64_t at_mean_0_kept, int64_t in_mean_1_0_kept, int64_t at_mean_1_0_kept, int64_t in_view_8, int64_t at_view_8, int64_t in_packed_contract_8, int64_t at_packed_contract_8, int64_t in_pieces_contract_8, int64_t at_pieces_contract_8, int64_t in_packed_contract_9, int64_t at_packed_contract_9, int64_t in_pieces_contract_9, int64_t at_pieces_contract_9, int64_t in_parts_rows_10, int64_t at_parts_rows_10, int64_t s77, int64_t splits_rows_3, int64_t splits_rows_5, int64_t splits_rows_10, uint64_t stream) {
   const uint64_t holders[] = {memory, p_sum_2_0, p_view_5, p_view_6, p_mm_product, p_permute_4, p_view_9};
   const uint64_t p_sum_1_0_kept = holders[in_sum_1_0_kept] + at_sum_1_0_kept;
   const uint64_t parts_rows_3 = holders[in_parts_rows_3] + at_parts_rows_3;
@@ -8621,15 +9029,17 @@ void run_model_backward(uint64_t stages, uint64_t p_d_output, uint64_t p_min_1_1
   const uint64_t p_mean_1_0_kept = holders[in_mean_1_0_kept] + at_mean_1_0_kept;
   const uint64_t p_view_8 = holders[in_view_8] + at_view_8;
   const uint64_t packed_contract_8 = holders[in_packed_contract_8] + at_packed_contract_8;
+  const uint64_t pieces_contract_8 = holders[in_pieces_contract_8] + at_pieces_contract_8;
   const uint64_t packed_contract_9 = holders[in_packed_contract_9] + at_packed_contract_9;
+  const uint64_t pieces_contract_9 = holders[in_pieces_contract_9] + at_pieces_contract_9;
   const uint64_t parts_rows_10 = holders[in_parts_rows_10] + at_parts_rows_10;
   if (stages & 1) run_rows_1(p_d_output, p_sum_1_0_kept, s77, parts_rows_3, static_cast<int>(splits_rows_3), stream);
   if (stages & 2) run_rows_2(p_d_output, p_min_1_1_kept, p_sum_1_0_kept, p_sum_2_0, p_view_5, s77, stream);
   if (stages & 4) run_rows_3(p_addmm_product_0_kept, p_gemm_bias, p_min_1_1_kept, p_sum_1_0_kept, p_var_mean_m2, p_var_mean_mean, p_view_6, s77, parts_rows_5, static_cast<int>(splits_rows_5), stream);
   if (stages & 8) run_rows_4(p_addmm_product_0_kept, p_gemm_bias, p_group_norm_weight, p_min_1_1_kept, p_sum_1_0_kept, p_var_mean_m2, p_var_mean_mean, p_mean_0_kept, p_mean_1_0_kept, s77, stream);
   if (stages & 16) run_map_1(p_addmm_product_0_kept, p_gemm_bias, p_group_norm_weight, p_mean_0_kept, p_mean_1_0_kept, p_min_1_1_kept, p_sum_1_0_kept, p_var_mean_m2, p_var_mean_mean, p_view_8, s77, stream);
-  if (stages & 32) run_contract_1(p_gemm_weight, p_view_8, p_mm_product, s77, packed_contract_8, stream);
-  if (stages & 64) run_contract_2(p_view_8, p_x, p_permute_4, s77, packed_contract_9, stream);
+  if (stages & 32) run_contract_1(p_gemm_weight, p_view_8, p_mm_product, s77, packed_contract_8, pieces_contract_8, stream);
+  if (stages & 64) run_contract_2(p_view_8, p_x, p_permute_4, s77, packed_contract_9, pieces_contract_9, stream);
   if (stages & 128) run_rows_5(p_view_8, p_view_9, s77, parts_rows_10, static_cast<int>(splits_rows_10), stream);
 }
 """
@@ -8639,14 +9049,20 @@ _FORWARD_BINDING = r"""
 #include <cstdint>
 #include <pybind11/pybind11.h>
 
-void run_model_forward(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, uint64_t);
-void run_model_inference(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, uint64_t);
-int64_t bytes_contract_1(int64_t);
+void run_model_forward(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, uint64_t);
+void run_model_inference(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, uint64_t);
+int64_t packed_contract_1(int64_t);
+int64_t pieces_contract_1(int64_t);
+int64_t packed_contract_2(int64_t);
+int64_t pieces_contract_2(int64_t);
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("model_forward", &run_model_forward);
   m.def("model_inference", &run_model_inference);
-  m.def("contract_1_bytes", &bytes_contract_1);
+  m.def("packed_contract_1", &packed_contract_1);
+  m.def("pieces_contract_1", &pieces_contract_1);
+  m.def("packed_contract_2", &packed_contract_2);
+  m.def("pieces_contract_2", &pieces_contract_2);
 }
 """
 
@@ -8654,14 +9070,18 @@ _BACKWARD_BINDING = r"""
 #include <cstdint>
 #include <pybind11/pybind11.h>
 
-void run_model_backward(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, uint64_t);
-int64_t bytes_contract_1(int64_t);
-int64_t bytes_contract_2(int64_t);
+void run_model_backward(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, uint64_t);
+int64_t packed_contract_1(int64_t);
+int64_t pieces_contract_1(int64_t);
+int64_t packed_contract_2(int64_t);
+int64_t pieces_contract_2(int64_t);
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("model_backward", &run_model_backward);
-  m.def("contract_1_bytes", &bytes_contract_1);
-  m.def("contract_2_bytes", &bytes_contract_2);
+  m.def("packed_contract_1", &packed_contract_1);
+  m.def("pieces_contract_1", &pieces_contract_1);
+  m.def("packed_contract_2", &packed_contract_2);
+  m.def("pieces_contract_2", &pieces_contract_2);
 }
 """
 
@@ -8716,7 +9136,7 @@ def _compiled(part, dtype, wide, conv, matmul, hopper):
     bare = "no_implicit_headers" in inspect.signature(load_inline).parameters  # torch's headers cost half a minute
     options = {"no_implicit_headers": True} if bare else {}
     return load_inline(
-        name=f"crucible_dd3551e72308_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}",
+        name=f"crucible_e50758514afd_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}",
         cpp_sources=binding, cuda_sources=source,
         extra_cflags=["-O1"], extra_cuda_cflags=["-O3", "-std=c++17", *flags], **options,
     )
@@ -8825,9 +9245,10 @@ def _address(tensor):
     return 0 if tensor is None else tensor.data_ptr()
 
 
-def _splits(rows, length, lanes):
-    """Into how many parts long rows are cut: enough to fill a GPU, none too short."""
-    return max(1, min(length // (16 * lanes), 131072 // max(rows * lanes, 1), 1024))
+def _splits(rows, lanes, length, times=1):
+    """Into how many parts long rows are cut: enough to fill a GPU, none too short. Some are one stretch many times."""
+    most = max(1, length // (16 * lanes)) * times
+    return max(1, min(most, (131072 if times == 1 else 262144) // max(rows * lanes, 1), 1024))
 
 
 def _shape_error(name, tensor, expected):
@@ -8893,10 +9314,10 @@ def _model_forward_plan(bias, gemm_weight, gemm_bias, group_norm_weight, group_n
         raise _shape_error('group_norm_bias', group_norm_bias, '(8192,)')
     if x.shape != (s77, 8192):
         raise _shape_error('x', x, '(s77, 8192)')
-    kernels = _kernels("forward", dtype, device, max(s77 * 8192, s77 * 512, s77, 67108864))
+    kernels = _kernels("forward", dtype, device, max(s77 * 8192, s77 * 512, s77 * 64, s77, 67108864))
     accum = _accumulated(dtype)
     specs = [_spec((s77, 8192), dtype), _spec((s77, 512), accum), _spec((s77, 512), accum), _spec((s77,), torch.int64), _spec((1, 8192, s77, 1), dtype)]
-    room, places = _laid_out(0b111, [(s77 * 512 * accum.itemsize, 0b1), (kernels.contract_1_bytes(s77), 0b1), (s77 * accum.itemsize, 0b110)], zip(specs, [0b11, 0b11, 0b11, 0b10, 0b100]))
+    room, places = _laid_out(0b111, [(s77 * 64 * accum.itemsize, 0b11), (s77 * 64 * 8, 0b11), (kernels.packed_contract_1(s77), 0b1), (kernels.pieces_contract_1(s77), 0b1), (s77 * accum.itemsize, 0b110)], zip(specs, [0b1, 0b1, 0b1, 0b10, 0b100]))
     return kernels, device.index, specs, room, (*places, s77,), (s77,)
 
 
@@ -8913,7 +9334,7 @@ def _model_forward(tensors):
     add_2 = _new(*specs[4])
     memory = _new(*room)
     if _SIMULATED:
-        alone, counts = _apart(memory, counts, 3)
+        alone, counts = _apart(memory, counts, 5)
     kernels.model_forward(0b111, *map(_pointer, dense), addmm_product_0_kept.data_ptr(), var_mean_mean.data_ptr(), var_mean_m2.data_ptr(), min_1_1_kept.data_ptr(), add_2.data_ptr(), memory.data_ptr(), *counts, _raw_stream(index))
     return [add_2], [addmm_product_0_kept, gemm_bias, gemm_weight, group_norm_weight, min_1_1_kept, var_mean_m2, var_mean_mean, x], sizes
 
@@ -8921,14 +9342,14 @@ def _model_forward(tensors):
 def _model_backward_plan(needs, sizes, d_output):
     s77, = sizes
     dtype, device = d_output.dtype, d_output.device
-    kernels = _kernels("backward", dtype, device, max(s77 * 8192, s77 * 512, s77, 67108864))
+    kernels = _kernels("backward", dtype, device, max(s77 * 8192, s77 * 512, s77 * 64, s77, 67108864))
     accum = _accumulated(dtype)
-    splits_rows_3 = _splits(s77, 8192, 1)
-    splits_rows_5 = _splits(8192, s77, 1)
-    splits_rows_10 = _splits(8192, s77, 1)
+    splits_rows_3 = _splits(s77, 1, 8192)
+    splits_rows_5 = _splits(8192, 1, s77)
+    splits_rows_10 = _splits(8192, 1, s77)
     stages = 0b1 | (0b10 if needs[0] or needs[4] else 0) | (0b100 if needs[3] else 0) | (0b11000 if needs[1] or needs[2] or needs[5] else 0) | (0b100000 if needs[5] else 0) | (0b1000000 if needs[1] else 0) | (0b10000000 if needs[2] else 0)
     specs = [_spec((1, 8192, 1, 1), dtype) if stages & 0b10 else None, _spec((8192,), dtype) if stages & 0b10 else None, _spec((8192,), dtype) if stages & 0b100 else None, _spec((s77, 8192), dtype) if stages & 0b100000 else None, _spec((8192, 8192), dtype) if stages & 0b1000000 else None, _spec((8192,), dtype) if stages & 0b10000000 else None]
-    room, places = _laid_out(stages, [(s77 * accum.itemsize, 0b11111), ((s77) * 32 * splits_rows_3, 0b1), ((8192) * 32 * splits_rows_5, 0b100), (s77 * 512 * accum.itemsize, 0b11000), (s77 * 512 * accum.itemsize, 0b11000), (s77 * 8192 * dtype.itemsize, 0b11110000), (kernels.contract_1_bytes(s77), 0b100000), (kernels.contract_2_bytes(s77), 0b1000000), ((8192) * 32 * splits_rows_10, 0b10000000)], zip(specs, [0b10, 0b10, 0b100, 0b100000, 0b1000000, 0b10000000]))
+    room, places = _laid_out(stages, [(s77 * accum.itemsize, 0b11111), ((s77) * 32 * splits_rows_3, 0b1), ((8192) * 32 * splits_rows_5, 0b100), (s77 * 512 * accum.itemsize, 0b11000), (s77 * 512 * accum.itemsize, 0b11000), (s77 * 8192 * dtype.itemsize, 0b11110000), (kernels.packed_contract_1(s77), 0b100000), (kernels.pieces_contract_1(s77), 0b100000), (kernels.packed_contract_2(s77), 0b1000000), (kernels.pieces_contract_2(s77), 0b1000000), ((8192) * 32 * splits_rows_10, 0b10000000)], zip(specs, [0b10, 0b10, 0b100, 0b100000, 0b1000000, 0b10000000]))
     return kernels, device.index, stages, specs, room, (*places, s77, splits_rows_3, splits_rows_5, splits_rows_10,)
 
 
@@ -8947,7 +9368,7 @@ def _model_backward(needs, sizes, saved, d_output):
     view_9 = specs[5] and _new(*specs[5])
     memory = _new(*room)
     if _SIMULATED:
-        alone, counts = _apart(memory, counts, 9)
+        alone, counts = _apart(memory, counts, 11)
     kernels.model_backward(stages, d_output.data_ptr(), min_1_1_kept.data_ptr(), _address(sum_2_0), _address(view_5), addmm_product_0_kept.data_ptr(), gemm_bias.data_ptr(), var_mean_m2.data_ptr(), var_mean_mean.data_ptr(), _address(view_6), group_norm_weight.data_ptr(), gemm_weight.data_ptr(), _address(mm_product), x.data_ptr(), _address(permute_4), _address(view_9), memory.data_ptr(), *counts, _raw_stream(index))
     return sum_2_0, permute_4, view_9, view_6, view_5, mm_product
 
@@ -8969,10 +9390,10 @@ def _model_inference_plan(bias, gemm_weight, gemm_bias, group_norm_weight, group
         raise _shape_error('group_norm_bias', group_norm_bias, '(8192,)')
     if x.shape != (s77, 8192):
         raise _shape_error('x', x, '(s77, 8192)')
-    kernels = _kernels("forward", dtype, device, max(s77 * 8192, s77 * 512, s77, 67108864))
+    kernels = _kernels("forward", dtype, device, max(s77 * 8192, s77 * 512, s77 * 64, s77, 67108864))
     accum = _accumulated(dtype)
     specs = [_spec((1, 8192, s77, 1), dtype)]
-    room, places = _laid_out(0b111, [(s77 * 8192 * dtype.itemsize, 0b11), (s77 * 512 * accum.itemsize, 0b1), (s77 * 512 * accum.itemsize, 0b11), (s77 * 512 * accum.itemsize, 0b11), (kernels.contract_1_bytes(s77), 0b1), (s77 * accum.itemsize, 0b110)], zip(specs, [0b100]))
+    room, places = _laid_out(0b111, [(s77 * 64 * accum.itemsize, 0b11), (kernels.packed_contract_2(s77), 0b1), (kernels.pieces_contract_2(s77), 0b1), (s77 * accum.itemsize, 0b110)], zip(specs, [0b100]))
     return kernels, device.index, specs, room, (*places, s77,)
 
 
@@ -8984,7 +9405,7 @@ def _model_inference(tensors):
     add_2 = _new(*specs[0])
     memory = _new(*room)
     if _SIMULATED:
-        alone, counts = _apart(memory, counts, 6)
+        alone, counts = _apart(memory, counts, 4)
     kernels.model_inference(0b111, *map(_pointer, dense), add_2.data_ptr(), memory.data_ptr(), *counts, _raw_stream(index))
     return [add_2]
 
