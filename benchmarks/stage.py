@@ -98,10 +98,15 @@ def times(module: ModuleType, call: Callable[[], Any], samples: int) -> dict[tup
         made, source = real(part, *rest), module._SOURCES[part][1]
         return Timed(made, source, lambda name, start, end: seen.append((part, name, start, end)), flush)
 
+    def forget() -> None:
+        """Plans, which hold the kernels."""
+        module._PLANS.clear()
+        module._LAST.clear()
+
     call()  # builds, and warms up
     found: dict[tuple[str, str], list[float]] = {}
     module._kernels = kernels  # type: ignore[attr-defined]
-    module._PLANS.clear()  # they hold the kernels
+    forget()
     try:
         for number in range(samples + 1):
             seen.clear()
@@ -116,7 +121,7 @@ def times(module: ModuleType, call: Callable[[], Any], samples: int) -> dict[tup
                 found.setdefault(key, []).append(took)
     finally:
         module._kernels = real  # type: ignore[attr-defined]
-        module._PLANS.clear()
+        forget()
     return found
 
 
@@ -205,6 +210,9 @@ def time_stages(problem: Problem, module: ModuleType, fused: Fused, arguments: a
         model.zero_grad(set_to_none=True)
 
     taken = times(module, call, arguments.samples)
+    if not taken:
+        print("no stage was launched: is this a file of another version of crucible fuse?", file=sys.stderr)
+        return 2
     names = sorted({name for _, name in taken})
     if arguments.stage:
         taken = {key: ms for key, ms in taken.items() if key[1] == arguments.stage}
