@@ -152,7 +152,7 @@ def test_buffers_are_updated_in_place(tmp_path):
         one, two = net(), net()
         one[1].running_var = torch.ones(10, device="cuda")[::2]
         fused = crucible.fuse(one, torch.empty(7, 6))
-        assert "launch_copies" in fused.fused.text
+        assert "launch_copies" not in fused.fused.text
         x = torch.randn(9, 6, device="cuda")
         mean, version = one[1].running_mean, one[1].running_mean._version
         for k in range(4):
@@ -170,6 +170,28 @@ def test_buffers_are_updated_in_place(tmp_path):
             assert "modified by an inplace operation" in str(error)
         else:
             raise AssertionError("autograd did not notice")
+        """)
+
+
+def test_buffers_that_are_read_again_are_copied(tmp_path):
+    """A kernel behind the one that knows the new value needs the old one."""
+    _simulated(tmp_path, """
+        class Moving(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("mean", torch.arange(5.0))
+            def forward(self, x):
+                old = self.mean.clone()
+                self.mean.mul_(0.9).add_(0.1 * x.mean(0))
+                return x - x.mean(0) + old
+        one, two = Moving().cuda(), Moving().cuda()
+        fused = crucible.fuse(one, torch.empty(7, 5))
+        assert "launch_copies" in fused.fused.text
+        for k in range(3):
+            x = torch.randn(9, 5, device="cuda") + k
+            with torch.set_grad_enabled(k % 2 == 0):
+                torch.testing.assert_close(fused(x), two(x), rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(one.mean, two.mean, rtol=1e-4, atol=1e-6)
         """)
 
 

@@ -20,7 +20,7 @@ from crucible.sim.kernel import Kernel
 
 _SOURCE = re.compile(r'^_(FORWARD|BACKWARD)_SOURCE = r"""\n(.*?)"""', re.S | re.M)
 _LAUNCHER = re.compile(r"^void run_(\w+)\((.*?)\) \{$", re.M)
-_BYTES = re.compile(r"^int64_t bytes_(\w+)\((.*?)\) \{", re.M)  # what a launcher wants beside its arguments
+_BYTES = re.compile(r"^int64_t ((?:packed|pieces)_\w+)\((.*?)\) \{", re.M)  # what a launcher wants beside its arguments
 _HEAD = "using namespace crucible;"  # what follows belongs to the file alone
 _PREAMBLE = """#include <stdexcept>
 #include <string>
@@ -59,9 +59,7 @@ def _exported(place: str, text: str) -> list[str]:
     for name, arguments in _BYTES.findall(text):
         types = [a.split()[0] for a in arguments.split(", ") if a]
         call = ", ".join(f"static_cast<{t}>(a[{k}])" for k, t in enumerate(types))
-        lines.append(
-            f'extern "C" int64_t {place}_{name}_bytes(const int64_t* a) {{ return {place}::bytes_{name}({call}); }}'
-        )
+        lines.append(f'extern "C" int64_t {place}_{name}(const int64_t* a) {{ return {place}::{name}({call}); }}')
     return lines
 
 
@@ -91,7 +89,7 @@ class _Launchers:
         message = self._kernel._lib["batch_message"]
         message.restype = ctypes.c_char_p
 
-        asks = name.endswith("_bytes")
+        asks = name.startswith(("packed_", "pieces_"))
         function.restype = ctypes.c_int64 if asks else ctypes.c_int
 
         def launch(*arguments: int) -> int | None:

@@ -82,7 +82,7 @@ def _product(low: Lowering, node: Any, a: Tensor, b: Tensor) -> Tensor:
     rows, cols, depth = low.fresh("m", m), low.fresh("n", n), low.fresh("k", k)
     z = tuple(of_var(v) for v in batch)
     contract = Contract(
-        low.buffer_name(f"{node.name}_product"), batch, rows, cols, depth,
+        low.operation_name(f"{node.name}_product"), batch, rows, cols, depth,
         lambda: a.at((*z, of_var(rows), of_var(depth))), lambda: b.at((*z, of_var(depth), of_var(cols))),
         (*z, of_var(rows), of_var(cols)), (*lead, m, n),
         _along(a, (*z, of_var(rows), of_atom(depth)), depth), _along(b, (*z, of_atom(depth), of_var(cols)), depth),
@@ -204,7 +204,7 @@ def _convolved(
         return _guarded([Inside(i, s) for i, s in zip(at, x.shape[2:])], inside, window)
 
     contract = Contract(
-        low.buffer_name(f"{node.name}{suffix}_sum"), batch, rows, cols, depth, a, b,
+        low.operation_name(f"{node.name}{suffix}_sum"), batch, rows, cols, depth, a, b,
         (sample, group * rows_per + of_var(rows), *pixel), shape, not transposed or window.taps > 1, False, "conv",
         (x, weight), node.name, _sliding(low, x, window, shape, batch, sample, group, transposed=transposed),
     )  # fmt: skip
@@ -259,7 +259,7 @@ def _phased(
         inside, dims[-1].beside if inside > 1 and 1 < outer[-1] <= BESIDE_MOST else 1,
     )  # fmt: skip
     contract = Contract(
-        low.buffer_name(f"{node.name}{suffix}_sum"), batch, rows, cols, depth, a_, b_,
+        low.operation_name(f"{node.name}{suffix}_sum"), batch, rows, cols, depth, a_, b_,
         (sample, group * rows_per + own, *pixel), shape, False, False, "conv", (x, weight), node.name,
         _slid(low, x, window.groups, (*shape[:2], *places), batch, sample, group, form, flipped=True), phases,
     )  # fmt: skip
@@ -424,7 +424,7 @@ def _weight_gradient(
         return _guarded([Inside(i, s) for i, s in zip(at, under.shape[2:])], inside, window)
 
     contract = Contract(
-        low.buffer_name(f"{node.name}_w_sum"), (group,), rows, cols, depth, a, b,
+        low.operation_name(f"{node.name}_w_sum"), (group,), rows, cols, depth, a, b,
         (of_var(group) * rows_per + of_var(rows), channel, *tap), weight.shape, True, True, "conv", (plain, under),
         node.name, _correlating(low, plain, under, window, of_var(group), rows),
     )  # fmt: skip

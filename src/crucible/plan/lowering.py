@@ -282,6 +282,14 @@ class Lowering:
             name, k = f"{stem}_{k}", k + 1
         return name
 
+    def operation_name(self, stem: str) -> str:
+        """For a contraction or a reduction, whose results have no buffers yet: no two may have the same."""
+        taken = {o.name for o in self.operations if isinstance(o, (Contract, Reduce))}
+        name, k = self.buffer_name(stem), 1
+        while name in taken or name in self.program.buffers:
+            name, k = f"{stem}_{k}", k + 1
+        return name
+
     def operand(self, tensor: Tensor) -> Tensor:
         """A tensor that a contraction or a window reads again and again."""
         if tensor.buffer is None and (tensor.cost > OPERAND_COST or tensor.folds):
@@ -333,8 +341,8 @@ class Lowering:
             return tuple(at[d] for d in range(rank))
 
         reduce = Reduce(
-            self.buffer_name(node.name), outer, inner, lambda o, i: body(full(o, i)), reducer, tuple(inputs), node.name,
-            tuple(kept), source,
+            self.operation_name(node.name), outer, inner, lambda o, i: body(full(o, i)), reducer, tuple(inputs),
+            node.name, tuple(kept), source,
         )  # fmt: skip
         shape = tuple(ONE if d in dims else source.shape[d] for d in range(rank))
         for part, kind in enumerate(kinds):
