@@ -14,7 +14,7 @@ from crucible.plan.stages import Contraction
 
 ROOT = Path(__file__).parents[2]
 # Groups of less than a warp has lanes and of more; a row's smallest element, and where; two reductions of one product;
-# several products at once.
+# several products at once; moments that are a result, of which nothing that follows makes use.
 PROBLEM = """
 import torch
 import torch.nn as nn
@@ -27,6 +27,7 @@ class Model(nn.Module):
         self.first, self.small = nn.Linear(270, 160), nn.GroupNorm(10, 160)
         self.second, self.large = nn.Linear(270, 320), nn.GroupNorm(5, 320)
         self.third = nn.Linear(270, 37)
+        self.fourth = nn.Linear(270, 128)
         self.pairs = nn.Parameter(torch.randn(2, 135, 150) / 12)
 
     def forward(self, x):
@@ -34,7 +35,9 @@ class Model(nn.Module):
         y = self.third(x)
         pairs = torch.bmm(x.view(-1, 2, 135).transpose(0, 1), self.pairs)
         normed = F.hardtanh(self.large(F.gelu(self.second(x))))
-        return least[0], least[1], normed, y.sum(1), F.relu(y).amax(1), torch.tanh(pairs).mean(2)
+        z = self.fourth(x)
+        spread = torch.var(z.view(-1, 8, 16), dim=2)
+        return least[0], least[1], normed, y.sum(1), F.relu(y).amax(1), torch.tanh(pairs).mean(2), spread, z.amax(1)
 
 
 def get_inputs():
@@ -117,7 +120,8 @@ def test_right(engine, tmp_path):
     new.write_text(fused.text)
     (mode,) = fused.modes
     tails = [s.tail for s in mode.inference.plan.forward_stages if isinstance(s, Contraction)]
-    assert len(tails) == 4 and all(tails), "every product goes on in its tiles"
+    assert len(tails) == 5 and all(tails), "every product goes on in its tiles"
+    assert "struct Group { accum none; };" in fused.text
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     asked = "".join(" ".join(map(str, case)) + "\n" for case in CASES[engine])
     done = subprocess.run([sys.executable, str(script), str(new), str(problem)], input=asked, capture_output=True,
