@@ -29,6 +29,7 @@ RUN = {
 # Commands that are not run here, by how they begin, and why.
 NOT_RUN = {
     "crucible fuse problems/conv_transpose2d_gelu_group_norm.py": "a proof of most of a minute: tests/fuse has it",
+    "crucible fuse problems/gallery/linear_group_norm_hardtanh_max.py --tune": "needs a GPU",
     "crucible prove problems/conv_transpose2d_gelu_group_norm.py": "tests/prove proves this very file",
     "crucible prove problems/gemm_group_norm_min_bias.py fused/": "needs a GPU",
     "python tests/gpu/": "needs a GPU",
