@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -276,19 +276,15 @@ class Lowering:
         if all(sum(not isinstance(u.meta.get("val"), (torch.SymInt, int)) for u in n.users) == 1 for n in behind):
             self.keep(source, "normalised when its moments are known")
 
-    def buffer_name(self, stem: str) -> str:
+    def buffer_name(self, stem: str, taken: Collection[str] = ()) -> str:
         name, k = stem, 1
-        while name in self.program.buffers:
+        while name in self.program.buffers or name in taken:
             name, k = f"{stem}_{k}", k + 1
         return name
 
     def operation_name(self, stem: str) -> str:
         """For a contraction or a reduction, whose results have no buffers yet: no two may have the same."""
-        taken = {o.name for o in self.operations if isinstance(o, (Contract, Reduce))}
-        name, k = self.buffer_name(stem), 1
-        while name in taken or name in self.program.buffers:
-            name, k = f"{stem}_{k}", k + 1
-        return name
+        return self.buffer_name(stem, {o.name for o in self.operations if isinstance(o, (Contract, Reduce))})
 
     def operand(self, tensor: Tensor) -> Tensor:
         """A tensor that a contraction or a window reads again and again."""

@@ -15,7 +15,7 @@ from crucible.plan.placing_contractions import Contractions
 from crucible.plan.program import Index, Keep, Reduce, flat, reshaped
 from crucible.plan.split import rows_of
 from crucible.plan.stages import Contraction, Partial, Store, Tail, read, values_of
-from crucible.plan.value import MOMENTS, Load, Local, Result, Value, replace, walk
+from crucible.plan.value import MOMENTS, Load, Local, Result, Value, replace
 
 # Reductions whose results join as elements do.
 ALONG = ("sum", "sum_l", "prod", "prod_l", "max", "min", "argmax", "argmin", "any", "all")
@@ -27,10 +27,13 @@ class Tails(Contractions):
 
     def _store_in_tail(self, keep: Keep, seen: Seen) -> bool:
         """Store elements that need the moments of their own group."""
-        found, value = self._tailed(seen), self._kept_value(keep, seen)
-        if found is None or value is None:
+        found = self._tailed(seen)
+        if found is None:
             return False
         at, stage = found
+        value = self._kept_value(keep, stage)
+        if value is None:
+            return False
         where = flat(stage.contract.place, stage.contract.shape)
         self._tail_of(stage).stores.append(Store(keep.buffer, where, value))
         stage.nodes.extend(keep.tensor.nodes)
@@ -39,11 +42,12 @@ class Tails(Contractions):
 
     def _along_rows(self, r: Reduce, seen: Seen) -> bool:
         """Reduce along the rows of a product, if nobody else needs its elements in memory."""
-        found, values = self._tailed(seen), self._row_values(r, seen)
-        if found is None or values is None:
+        found = self._tailed(seen)
+        if found is None:
             return False
         at, stage = found
-        if self._in_memory(at, stage):
+        values = self._row_values(r, stage)
+        if values is None or self._in_memory(at, stage):
             return False
         tiles = self._tiles(stage)
         tail = self._tail_of(stage)
@@ -85,9 +89,12 @@ class Tails(Contractions):
 
     def _follows(self, seen: Seen) -> bool:
         """Whether an operation will find a product's elements in its epilogue or tail."""
-        if isinstance(seen.operation, Reduce):
-            return self._row_values(seen.operation, seen) is not None
-        return isinstance(seen.operation, Keep) and self._kept_value(seen.operation, seen) is not None
+        found, o = self._tailed(seen), seen.operation
+        if found is None:
+            return False
+        if isinstance(o, Reduce):
+            return self._row_values(o, found[1]) is not None
+        return isinstance(o, Keep) and self._kept_value(o, found[1]) is not None
 
     def _tailed(self, seen: Seen) -> tuple[int, Contraction] | None:
         """The product that this is computed from, and from the moments of its groups, if all else was there before."""
@@ -99,30 +106,23 @@ class Tails(Contractions):
                 continue
             if stage.contract.rule != "matmul" or isinstance(stage.tile, (WindowTile, GradientTile)):
                 continue
-            own = {stage.contract.name, *([stage.statistics.reduce.name] if stage.statistics is not None else [])}
             inside = {self._source(x) for x in seen.results if self.made_by[self._source(x)] == at}
-            own |= {s.buffer.name for s in stage.stores}
             inside |= {b for b in seen.loads if self.made_by.get(b, -1) == at}
-            if inside <= own and self._latest(seen.loads, seen.results, but=at) < at:
+            if inside <= _made(stage) and self._latest(seen.loads, seen.results, but=at) < at:
                 return at, stage
         return None
 
-    def _kept_value(self, keep: Keep, seen: Seen) -> Value | None:
+    def _kept_value(self, keep: Keep, stage: Contraction) -> Value | None:
         """An element that a tail can store."""
-        found = self._tailed(seen)
-        if found is None or keep.tensor.numel != product(found[1].contract.shape):
-            return None
-        c = found[1].contract
-        return self._in_tail(found[1], keep.tensor.at(reshaped(c.place, c.shape, keep.tensor.shape)))
-
-    def _row_values(self, r: Reduce, seen: Seen) -> tuple[Value, ...] | None:
-        """What a reduction along whole rows takes of each element of a product; none where it is no such reduction."""
-        found = self._tailed(seen)
-        if found is None or r.reducer not in ALONG:
-            return None
-        stage = found[1]
         c = stage.contract
-        if r.source.numel != product(c.shape) or c.place[-1] != of_var(c.cols):
+        if keep.tensor.numel != product(c.shape):
+            return None
+        return self._in_tail(stage, keep.tensor.at(reshaped(c.place, c.shape, keep.tensor.shape)))
+
+    def _row_values(self, r: Reduce, stage: Contraction) -> tuple[Value, ...] | None:
+        """What a reduction along whole rows takes of each element of a product; none where it is no such reduction."""
+        c = stage.contract
+        if r.reducer not in ALONG or r.source.numel != product(c.shape) or c.place[-1] != of_var(c.cols):
             return None
         index = tuple(self._fresh("d", s) for s in c.shape)
         full = reshaped(tuple(of_var(v) for v in index), c.shape, r.source.shape)
@@ -139,7 +139,6 @@ class Tails(Contractions):
     def _in_tail(self, stage: Contraction, value: Value) -> Value | None:
         """The value in terms of what a tail knows; none where it needs something else of the same product."""
         c, stats = stage.contract, stage.statistics
-
         stored = {(s.buffer.name, s.index) for s in stage.stores if stats is not None and s.value == stats.value}
 
         def change(v: Value) -> Value | None:
@@ -152,7 +151,11 @@ class Tails(Contractions):
             return None
 
         made = replace(value, change)
-        own = {c.name, *([stats.reduce.name] if stats is not None else []), *(s.buffer.name for s in stage.stores)}
-        left = (self._source(v.source) if isinstance(v, Result) else v.buffer for v in walk(made)
-                if isinstance(v, (Load, Result)))  # fmt: skip
-        return None if own & set(left) else made
+        loads, results = references([made], set())
+        return None if _made(stage) & (loads | {self._source(x) for x in results}) else made
+
+
+def _made(stage: Contraction) -> set[str]:
+    """What a product makes before its tail: its elements, moments, and what is stored of them."""
+    moments = [] if stage.statistics is None else [stage.statistics.reduce.name]
+    return {stage.contract.name, *moments, *(s.buffer.name for s in stage.stores)}
