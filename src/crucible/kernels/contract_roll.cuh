@@ -147,13 +147,18 @@ struct RollPart {
         return;
       }
     }
+    // Not to be seen through: the compiler would carry a place for each of a line's 32 elements from piece to piece, in
+    // registers that a packer does not have.
+    int own = chunk;
+    if constexpr (!ALONG) asm volatile("" : "+r"(own));
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const PackSource<Operand, P> at(p, tile.z, first + line_of(i));
+      const Index from = k + (ALONG ? own : own + i) * 4;
 #pragma unroll
       for (int w = 0; w < 4; ++w) {
-        x[i][w][0] = at(k + chunk_of(i) * 4 + w);
-        x[i][w][1] = at(k + chunk_of(i) * 4 + w + 32);
+        x[i][w][0] = at(from + w);
+        x[i][w][1] = at(from + w + 32);
       }
     }
   }
