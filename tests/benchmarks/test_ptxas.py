@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import ptxas
@@ -52,6 +53,13 @@ def test_short_names(name, short):
 
 
 @pytest.mark.quick
+def test_tiles_of_tensor_cores_are_known():
+    for tile in ("Mma", "Window", "Gradient", "GradientGroups", "Warpgroups", "Ready", "Strips", "Split", "WgmmaTile"):
+        name = f"void crucible::some_kernel<crucible::{tile}<1, 2>, contract_1>(contract_1)"
+        assert ptxas.Usage("forward", name, "sm_90a").tensor_cores, tile
+
+
+@pytest.mark.quick
 def test_macros_are_those_a_file_would_choose():
     auto, simt = "int(True and known ...", "if True or dtype == torch.float64"
 
@@ -67,12 +75,28 @@ def test_macros_are_those_a_file_would_choose():
 
 
 @needs_nvcc
-@pytest.mark.parametrize("name", ["conv_transpose2d", "conv_transpose3d_relu_group_norm"])
-def test_no_spills_on_hopper(name, capsys):
+@pytest.mark.parametrize(
+    ("name", "forward", "backward"),
+    [
+        ("conv_transpose2d", "Strips", "GradientGroups"),
+        ("conv_transpose3d_relu_group_norm", "Ready", "Gradient"),
+        ("gemm_group_norm_min_bias", "WgmmaTile", "WgmmaTile"),
+        # What the others have, in other sizes.
+        pytest.param("conv_transpose2d_gelu_group_norm", "Strips", "Strips", marks=pytest.mark.exhaustive),
+        pytest.param("conv_transpose2d_grouped_gelu_group_norm", "Strips", "Gradient", marks=pytest.mark.exhaustive),
+        pytest.param("conv_transpose2d_batch_norm_tanh_max_pool_group_norm", "Ready", "Warpgroups",
+                     marks=pytest.mark.exhaustive),
+    ],
+)  # fmt: skip
+def test_no_spills_on_hopper(name, forward, backward, capsys):
+    """In either part, of which each has the tile that is meant to be looked at."""
     code = stage.main([str(PROBLEMS / f"{name}.py"), "--ptxas", "--arch", "sm_90a"])
     said = capsys.readouterr()
     assert code == 0, said.out + said.err
-    assert "contract_1: pair_kernel<Warpgroups<" in said.out and "gradient_kernel<Gradient<" in said.out
+    for part, tile in (("forward", forward), ("backward", backward)):
+        assert re.search(rf"^{part} .*_kernel<{tile}<", said.out, re.M), f"no {tile} in the {part} part:\n{said.out}"
+    if name.startswith("gemm"):  # nor do products of few rows, without tensor cores
+        assert "contract_few_kernel<" in said.out and "SPILLS" not in said.out, said.out
 
 
 @needs_nvcc
