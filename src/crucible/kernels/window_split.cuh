@@ -1,6 +1,6 @@
 // Convolutions as good as float32's own on Hopper's tensor cores (wgmma, compute capability 9.0a).
 //
-// Boxes, halos and taps are those of window_wgmma.cuh, two boxes side by side, or the same box of two samples. Every operand
+// Boxes, halos and taps are those of window_halo.cuh, two boxes side by side, or the same box of two samples. Every operand
 // is split into two tf32 numbers, hi and lo, whose sum has 22 bits at least, and multiplied three times: hi * lo, lo * hi,
 // hi * hi. Tensor cores cut what they add, so PIECE taps of a chunk of channels start a fresh accumulator, the small
 // products first, and it goes to ordinary registers by rounded adds.
