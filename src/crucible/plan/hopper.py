@@ -164,7 +164,7 @@ def merged_strips(
 
 @dataclass(frozen=True)
 class Joint:
-    """A box, or several, and the input under it, as kernels/window_wgmma.cuh counts it."""
+    """A box, or several, and the input under it, as kernels/window_halo.cuh counts it."""
 
     form: Form
     box: tuple[int, ...]
