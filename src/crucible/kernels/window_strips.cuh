@@ -13,6 +13,7 @@
 #pragma once
 
 #include "fragments.cuh"
+#include "fragments_stored.cuh"
 #include "window_wgmma.cuh"
 
 #if CRUCIBLE_HOPPER
@@ -55,6 +56,8 @@ struct Strip {
   static_assert(P::Kernel::at(0) == 1 && P::Kernel::at(1) == 1 && P::Stride::product == 1, "a window that marches");
   static_assert(P::Box::at(0) * P::Box::at(1) * P::Box::at(2) == 1 && P::Box::at(3) % 8 == 0, "a line");
   static_assert(W::SLOTS > REACH + 1, "the lines under an output line, and the next");
+  // Two warpgroups have time for exchanges between lanes; of three each instruction counts.
+  static constexpr bool STORED = W::kind == Operands::Half && W::WARPGROUPS == 2 && BESIDE == 1 && only_stored<P>();
 };
 
 // Kinds of blocks, by what they multiply with.
@@ -345,6 +348,14 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
     const uint64_t kept_at = lines_at(shared_address(strip_shared), TAP_BYTES / 2), b = lines_at(shared_address(ring) + S::LEAD * 16, S::UNIT_BYTES);
     barrier_wait(kept, 0);
     if (which == W::WARPGROUPS - 1) turn_give(1);
+    // What undoes the scales is the same for all lines; where it is floats, sums are multiplied by it when they are stored.
+    float scales[2] = {1.0f, 1.0f};
+    bool late = false;
+    if constexpr (S::STORED) {
+      const Exponents own(packed.rows + (lines.group * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + lines.tile_m) * PAIR_ROWS + warp % 4 * 16, packed.input());
+      late = __all_sync(0xffffffffu, own.of[0] >= -126 && own.of[0] <= 127 && own.of[1] >= -126 && own.of[1] <= 127);
+      if (late) scales[0] = power_of_two(own.of[0]), scales[1] = power_of_two(own.of[1]);
+    }
     // Lines of the ring are counted from the block's first: `base` is that of the stretch's, and what lies before `released`
     // this warp no longer needs. The warpgroups take phases of lines in turn, `done` counts their turns.
     constexpr int TURNS = S::PHASES / S::BESIDE;
@@ -398,7 +409,7 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
         const unsigned last = base + static_cast<unsigned>(lines.count) + S::REACH - 1;
         release(seen < last ? seen : last);
         const Index first = lines.tile_m * PAIR_ROWS + warp % 4 * 16;
-        if constexpr (W::kind == Operands::Half)
+        if (W::kind == Operands::Half && !late)
 #pragma unroll
           for (int beside = 0; beside < S::BESIDE; ++beside)
             unscale<S::N / 8>(sums[beside], Exponents(packed.rows + ((group + beside) * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + lines.tile_m) * PAIR_ROWS + warp % 4 * 16,
@@ -409,6 +420,8 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
         if constexpr (S::BESIDE > 1)
           finish_beside<Dims<1, 1, 1, S::N>, S::STAGE_PITCH>(p, lines.batch + phase, first, box, BoxPlace<P>(at, {1, 1, 1, rest < P::Box::at(3) ? there : P::Box::at(3)}),
                                                              sums, reinterpret_cast<float*>(stages) + warp * 4 * S::STAGE_PITCH);
+        else if constexpr (S::STORED)
+          store_line<P::Box::at(3)>(p, lines.batch + phase, first, box, line * p.extent(3) + left, at, left > 0, there, scales, sums[0]);
         else
           finish_line<P::Box::at(3)>(p, lines.batch + phase, first, box, line * p.extent(3) + left, at, left > 0, there, sums[0]);
       }
