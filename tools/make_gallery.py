@@ -60,7 +60,8 @@ VIEWS = ((), ("-D__CUDA_ARCH__=900", "-D__CUDA_ARCH_FEAT_SM90_ALL=1"))
 def raced_mark(text: str, *, train: bool = False) -> str:
     """What a race has to remember of the text that it is about: all but comments and what other element types have.
 
-    Without training steps nothing of the backward pass is compiled or called.
+    Without training steps nothing of the backward pass is compiled or called. In which order things are defined does not
+    matter to what they compile to, so a function may move from one header to another.
     """
     inside = re.compile(r'(_([A-Z]+)_SOURCE = r""")(.*?)(""")', re.S)
     plain = inside.sub(r"\1\4", body(text))
@@ -73,7 +74,7 @@ def raced_mark(text: str, *, train: bool = False) -> str:
     sources = [found.group(3) for found in inside.finditer(text) if train or found.group(2) != "BACKWARD"]
     for source in sources:
         for view in VIEWS:
-            parts.update(_compiled_text(source, view).encode())
+            parts.update("\n".join(sorted(_definitions(_compiled_text(source, view)))).encode())
     return parts.hexdigest()
 
 
@@ -88,6 +89,25 @@ def _compiled_text(source: str, view: tuple[str, ...]) -> str:
     own = re.sub(r"^[ \t]*#[ \t]*include\b.*$", "", source, flags=re.M)
     command = ["g++", "-E", "-P", "-x", "c++", *(f"-DCRUCIBLE_{m}" for m in RACED), *view, "-"]
     return subprocess.run(command, input=own, capture_output=True, text=True, check=True).stdout
+
+
+def _definitions(text: str) -> Iterator[str]:
+    """What stands at the top of preprocessed CUDA source, or in its namespaces, one after another."""
+    text = re.sub(r"\bnamespace\s+\w*\s*\{", "\x01", text)
+    start, depth = 0, 0
+    for found in re.finditer(r'"(?:\\.|[^"\\])*"|[{}();\x01]', text):
+        sign, end = found.group(), found.end()
+        if sign in "{(":
+            depth += 1
+        elif sign in "})" and depth > 0:
+            depth -= 1
+        if depth == 0 and sign in "};\x01":  # a brace that nothing opened closes a namespace
+            definition = " ".join(text[start : found.start() if sign == "\x01" else end].split())
+            if definition not in ("", ";", "}"):
+                yield definition
+            start = end
+    if depth or text[start:].strip():
+        raise ValueError(f"not understood as C++: {text[start:start + 60]!r}")
 
 
 def fused_now(path: Path, fused: Fused | None = None) -> Fused:

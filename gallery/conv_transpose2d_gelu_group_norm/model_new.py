@@ -2973,29 +2973,13 @@ cudaError_t pack_rows(const P& p, void* workspace, int* processors, cudaStream_t
 }  // namespace crucible
 #endif  // CRUCIBLE_HOPPER
 
-// Convolutions on Hopper's tensor cores (wgmma, compute capability 9.0a): a window slides over an input.
+// Boxes of output pixels for Hopper's tensor cores, the halo of input under them, and the order in which a block takes them.
 //
-// A block stays on its processor and takes 64 output channels of one box of output pixels after another. Eight warps
-// produce: they read the input under a box, the halo, 32 bytes of channels (a chunk) at a time, round it and store it as
-// [16 bytes of channels][pixel] in a ring of slots. Two warpgroups consume: for every tap of the window one instruction
-// multiplies 64 channels by N pixels, and a tap is an offset into the halo.
 // The pixels of an instruction follow each other in the halo. So a box of several rows is computed with what lies between
 // its rows, which is thrown away: N = rows * (width of the halo). With strides, each residue of a pixel's place has a
-// halo of its own, in which neighbours are neighbours again.
-// Weights are packed beforehand, in the order of shared memory. If they fit they stay there (CHUNKS > 0), and the
-// warpgroups take boxes alternately, so that one stores while the other multiplies. Else they come with each chunk by a
-// bulk copy, and to share them the warpgroups take two boxes side by side (JOIN >= 0), or the same box of two samples
-// (JOIN = 4), and turns, TURN chunks each.
-// Phases whose elements lie beside each other are computed together, each with sums of its own, and go through shared
-// memory, from where neighbouring lanes store neighbours.
-//
-// Operands: half has the 11 bits of tf32 at twice the rate, but not its range. In kind Half the weights are scaled by a
-// power of two for each output channel and the input by one chosen from a sample of it, and the block watches: a number
-// too large, or a channel that is not zero but too small to have its 11 bits in all the pixels that a warp sees, raises a
-// flag, and the second launch, in kind Tf32, which otherwise returns at once, does everything again.
-// Memory: 1.1 to 1.5 times the input from L2, the output once, for each 64 output channels.
-
-#include <type_traits>
+// halo of its own, in which neighbours are neighbours again. A tap of the window is an offset into the halo.
+// What a block wants of shared memory follows from that and is here too. W is the tile of any kernel that takes boxes: Warpgroups,
+// Ready or Split.
 
 #if CRUCIBLE_HOPPER
 namespace crucible {
@@ -3106,7 +3090,23 @@ struct PairTiles {
   __device__ __forceinline__ bool exists(const P& p, int which) const { return !W::SAMPLES || batch(p, which) < p.batches(); }
   __device__ __forceinline__ Index first(int d) const { return at[d + 1] * H::box(d); }
 };
+#endif
 
+}  // namespace crucible
+#endif  // CRUCIBLE_HOPPER
+
+// The input under boxes of output pixels on its way to Hopper's tensor cores: what producing warps do.
+//
+// A thread has the same places of the halo in every tile. It reads a chunk of channels (32 bytes) of each, rounds it, in kind
+// Half scaled, and stores it as [16 bytes of channels][pixel] in a slot of the ring; weights that do not stay come with the chunk by
+// a bulk copy. An input that is memory as it is comes by asynchronous copies, some pixels ahead.
+// In kind Half producers watch what they round: a number too large, or a channel that is not zero but too small to have its 11
+// bits in all the pixels that a warp sees.
+
+#if CRUCIBLE_HOPPER
+namespace crucible {
+
+#if CRUCIBLE_HAS_WGMMA
 // Whether what a warp has put away, of which each lane knows its largest number, is more than half can hold.
 __device__ __forceinline__ bool watched(float& largest) {
   const unsigned most = __reduce_max_sync(0xffffffffu, __float_as_uint(largest));
@@ -3141,42 +3141,6 @@ __device__ __forceinline__ void known_spoilt(const Packed& packed, int thread, f
   for (int c = thread; c < Packed::apart<P>(); c += THREADS) {
     const float most = __int_as_float(packed.channels[c]) * by;
     if (most > 0 && most < HALF_SMALL) *packed.again = 1;
-  }
-}
-
-// Of a phase without taps.
-template <int COUNT>
-__device__ __forceinline__ void clear(float (&sums)[COUNT]) {
-#pragma unroll
-  for (int i = 0; i < COUNT; ++i) sums[i] = 0.0f;
-}
-
-// The exponents that unscale a lane's two rows of a warp's 16.
-struct Exponents {
-  int of[2];
-  __device__ __forceinline__ Exponents(const int* rows, int scale) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) of[h] = -scale - rows[h * 8 + static_cast<int>(threadIdx.x) % 32 / 4];
-  }
-};
-template <int EIGHTS, int COUNT>
-__device__ __forceinline__ void unscale(float (&sums)[COUNT], const Exponents& exponents) {
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const int e = exponents.of[h], e1 = e < -126 ? -126 : e < 127 ? e : 127;
-    const float f = power_of_two(e1);
-#pragma unroll
-    for (int j = 0; j < EIGHTS; ++j) sums[4 * j + 2 * h] *= f, sums[4 * j + 2 * h + 1] *= f;
-    if (__any_sync(0xffffffffu, e != e1)) {
-#pragma unroll 1
-      for (int left = e - e1; __any_sync(0xffffffffu, left != 0);) {
-        const int step = left < -126 ? -126 : left < 127 ? left : 127;
-        const float g = power_of_two(step);
-#pragma unroll
-        for (int j = 0; j < EIGHTS; ++j) sums[4 * j + 2 * h] *= g, sums[4 * j + 2 * h + 1] *= g;
-        left -= step;
-      }
-    }
   }
 }
 
@@ -3279,6 +3243,49 @@ struct PairProducer {
     return first || second;
   }
 };
+#endif
+
+}  // namespace crucible
+#endif  // CRUCIBLE_HOPPER
+
+// Sums of boxes of output pixels on their way from the registers of Hopper's tensor cores through the functor to memory.
+//
+// A warp has 16 rows of sums. They are unscaled, and finished where they are if they can be (fragments.cuh). Else they go through
+// shared memory, four rows at a time, from where neighbouring lanes take neighbouring pixels; sums of phases whose elements
+// lie beside each other are put there in the output's order.
+
+#if CRUCIBLE_HOPPER
+namespace crucible {
+
+#if CRUCIBLE_HAS_WGMMA
+// The exponents that unscale a lane's two rows of a warp's 16.
+struct Exponents {
+  int of[2];
+  __device__ __forceinline__ Exponents(const int* rows, int scale) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) of[h] = -scale - rows[h * 8 + static_cast<int>(threadIdx.x) % 32 / 4];
+  }
+};
+template <int EIGHTS, int COUNT>
+__device__ __forceinline__ void unscale(float (&sums)[COUNT], const Exponents& exponents) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int e = exponents.of[h], e1 = e < -126 ? -126 : e < 127 ? e : 127;
+    const float f = power_of_two(e1);
+#pragma unroll
+    for (int j = 0; j < EIGHTS; ++j) sums[4 * j + 2 * h] *= f, sums[4 * j + 2 * h + 1] *= f;
+    if (__any_sync(0xffffffffu, e != e1)) {
+#pragma unroll 1
+      for (int left = e - e1; __any_sync(0xffffffffu, left != 0);) {
+        const int step = left < -126 ? -126 : left < 127 ? left : 127;
+        const float g = power_of_two(step);
+#pragma unroll
+        for (int j = 0; j < EIGHTS; ++j) sums[4 * j + 2 * h] *= g, sums[4 * j + 2 * h + 1] *= g;
+        left -= step;
+      }
+    }
+  }
+}
 
 // The pixels of a box that a lane finishes: from the box's first to each, or to the first of a pool's window, in the output
 // and among the sums, and to the window itself.
@@ -3408,9 +3415,6 @@ __device__ __forceinline__ void finish_box(const P& p, Index z, Index first, Ind
       }
     }
 }
-#endif
-
-#if CRUCIBLE_HAS_WGMMA
 // The columns of a box of several phases that a lane finishes, the phases of a pixel beside each other: every 32nd.
 template <class Halo, class P>
 struct BesideColumns {
@@ -3536,6 +3540,43 @@ __device__ __forceinline__ void finish_pair(const P& p, const PairTiles<W, P>& t
     finish_box<W, true>(p, z, first, box, place, lanes, sums, stage);
   else
     finish_box<W, false>(p, z, first, box, place, lanes, sums, stage);
+}
+#endif
+
+}  // namespace crucible
+#endif  // CRUCIBLE_HOPPER
+
+// Convolutions on Hopper's tensor cores (wgmma, compute capability 9.0a): a window slides over an input.
+//
+// A block stays on its processor and takes 64 output channels of one box of output pixels after another. Eight warps
+// produce: they read the input under a box, the halo, 32 bytes of channels (a chunk) at a time, round it and store it as
+// [16 bytes of channels][pixel] in a ring of slots. Two warpgroups consume: for every tap of the window one instruction
+// multiplies 64 channels by N pixels. window_halo.cuh has where pixels and taps lie, window_produce.cuh what the former do,
+// window_finish.cuh what becomes of sums; here are the products, the kernel and its launches.
+// Weights are packed beforehand, in the order of shared memory. If they fit they stay there (CHUNKS > 0), and the
+// warpgroups take boxes alternately, so that one stores while the other multiplies. Else they come with each chunk by a
+// bulk copy, and to share them the warpgroups take two boxes side by side (JOIN >= 0), or the same box of two samples
+// (JOIN = 4), and turns, TURN chunks each.
+// Phases whose elements lie beside each other are computed together, each with sums of its own, and go through shared
+// memory, from where neighbouring lanes store neighbours.
+//
+// Operands: half has the 11 bits of tf32 at twice the rate, but not its range. In kind Half the weights are scaled by a
+// power of two for each output channel and the input by one chosen from a sample of it, and the block watches: a number
+// too large, or a channel that is not zero but too small to have its 11 bits in all the pixels that a warp sees, raises a
+// flag, and the second launch, in kind Tf32, which otherwise returns at once, does everything again.
+// Memory: 1.1 to 1.5 times the input from L2, the output once, for each 64 output channels.
+
+#include <type_traits>
+
+#if CRUCIBLE_HOPPER
+namespace crucible {
+
+#if CRUCIBLE_HAS_WGMMA
+// Of a phase without taps.
+template <int COUNT>
+__device__ __forceinline__ void clear(float (&sums)[COUNT]) {
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) sums[i] = 0.0f;
 }
 
 // What the consumers do: products of one tile after another, and what becomes of them. `here` are weights that stay.
@@ -3771,7 +3812,7 @@ cudaError_t launch_warpgroups(const P& p, void* workspace, cudaStream_t stream) 
 
 // Convolutions as good as float32's own on Hopper's tensor cores (wgmma, compute capability 9.0a).
 //
-// Boxes, halos and taps are those of window_wgmma.cuh, two boxes side by side, or the same box of two samples. Every operand
+// Boxes, halos and taps are those of window_halo.cuh, two boxes side by side, or the same box of two samples. Every operand
 // is split into two tf32 numbers, hi and lo, whose sum has 22 bits at least, and multiplied three times: hi * lo, lo * hi,
 // hi * hi. Tensor cores cut what they add, so PIECE taps of a chunk of channels start a fresh accumulator, the small
 // products first, and it goes to ordinary registers by rounded adds.
@@ -4080,6 +4121,140 @@ cudaError_t launch_split(const P& p, void* workspace, cudaStream_t stream) {
 }  // namespace crucible
 #endif  // CRUCIBLE_HOPPER
 
+// Lines of sums that are stored and nothing else, where Hopper's matrix instructions leave them: 16 bytes of each lane.
+//
+// As in fragments.cuh a lane has two neighbours of each eight columns of a row, and four lanes a sector. L2 looks up as many
+// requests of 32 bytes in a given time as of 64, and stores of two elements make a request of each sector: they kept it busy for
+// two thirds of the time of a convolution. So two lanes exchange: of each two sectors that follow each other one of them stores
+// half of the first, the other half of the second, and a store of a warp has 64 bytes of each row.
+// What follows the products must be short for this to pay: two shuffles and four selections for every four elements.
+
+#if CRUCIBLE_HOPPER
+namespace crucible {
+
+__device__ __forceinline__ void store_four(float* at, float4 four) {
+#if CRUCIBLE_WIDE
+  __stwb(reinterpret_cast<float4*>(at), four);  // as in store_two
+#else
+  *reinterpret_cast<float4*>(at) = four;
+#endif
+}
+
+// Whether a functor's lines are stored so: floats that are neighbours in memory, and nobody counts them.
+template <class P>
+__host__ __device__ constexpr bool only_stored() {
+  return sizeof(scalar) == 4 && P::in_pairs && !P::statistics && !PhasedOf<P>::phased && !RaggedOf<P>::ragged;
+}
+
+// Two sectors of a row, and the lane with which this one shares 16 bytes of each.
+struct TwoSectors {
+  bool even;    // this lane has the first half of the 16 bytes
+  int partner;
+  float* at = nullptr;  // this lane's first element of the first of all sectors that go so
+  float first[2] = {};
+  bool there[2] = {};  // of the first sector
+
+  // `odd`: elements from a sector's beginning to the row's.
+  __device__ __forceinline__ explicit TwoSectors(int odd) {
+    const int lane = static_cast<int>(threadIdx.x) % 32, place = (lane % 4 + odd / 2) % 4;
+    even = place % 2 == 0, partner = lane / 4 * 4 + ((place ^ 1) + 4 - odd / 2) % 4;
+  }
+  __device__ __forceinline__ void hold(const float (&two)[2], const bool (&exist)[2]) {
+#pragma unroll
+    for (int e = 0; e < 2; ++e) first[e] = two[e], there[e] = exist[e];
+  }
+  // The second of them, so many elements behind the first of all. `whole`: both are; else two go at a time, as many as exist.
+  __device__ __forceinline__ void store(int further, const float (&second)[2], const bool (&exist)[2], bool whole) const {
+    float got[2];
+#pragma unroll
+    for (int e = 0; e < 2; ++e) got[e] = __shfl_sync(0xffffffffu, even ? second[e] : first[e], partner);
+    const float4 four = even ? make_float4(first[0], first[1], got[0], got[1]) : make_float4(got[0], got[1], second[0], second[1]);
+    if (whole && exist[1]) store_four(at + further - 8 + (even ? 0 : 6), four);
+    if (!whole) store_some(further - 8, first, there), store_some(further, second, exist);
+  }
+  __device__ __forceinline__ void store_some(int further, const float (&two)[2], const bool (&exist)[2]) const {
+    if (exist[1]) store_two(at + further, two[0], two[1]);
+    if (exist[0] && !exist[1]) at[further] = two[0];
+  }
+};
+
+// As finish_fragments() of a line. `scales`: of a lane's two rows, a factor that is still missing: here, where it and what is added
+// may be one instruction.
+template <int WIDTH, bool WHOLE, class P, int COUNT>
+__device__ __forceinline__ void store_fragments(const P& p, Index z, Index first, Index base, bool neighbour, int there,
+                                                const float (&scales)[2], float (&sums)[COUNT]) {
+  constexpr int BLOCKS = WIDTH / 8 + 1;
+  static_assert(COUNT == BLOCKS * 4, "eight columns more");
+  const int lane = static_cast<int>(threadIdx.x) % 32, quad = lane % 4;
+  const Index rows = p.rows();
+#pragma unroll 1
+  for (int h = 0; h < 2; ++h) {
+    const Index row = first + h * 8 + lane / 4, m = row < rows ? row : rows - 1;
+    const int odd = static_cast<int>(p.stored(z, m, base) % 8), whole = (8 - odd) % 8;
+    const int begin = neighbour ? whole : 0, end = WHOLE || WIDTH + whole < there ? WIDTH + whole : there;
+    const bool turn = quad * 2 + odd >= 8;
+    const int at = quad * 2 - (turn ? 8 : 0), rest = end - at;
+    const float scale = h == 0 ? scales[0] : scales[1];
+    const Index from = base + at;
+    TwoSectors sectors(odd);
+#pragma unroll
+    for (int i = 0; i < BLOCKS; ++i) {
+      const bool sure = WHOLE && i > 0 && i + 1 < BLOCKS;
+      // All between the first and the last go two at a time, but one if their number is odd.
+      const bool together = i > 0 && i + 1 < BLOCKS && (i % 2 == 0 || i + 2 < BLOCKS);
+      accum two[2];
+      Spot spots[2];
+      bool exist[2];
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const bool own = sure || (rest > i * 8 + e && (i > 0 || at + e >= begin));
+        exist[e] = row < rows && own;
+        spots[e].n = P::reads && !own ? Index(0) : from + (i * 8 + e);
+        two[e] = (turn ? sums[(i > 0 ? i - 1 : 0) * 4 + e] : sums[i * 4 + e]) * scale;
+      }
+      if (!together) {
+        finish_two<true>(p, z, m, spots, exist[0], exist[1], two);
+        continue;
+      }
+      StoreNext next[2];
+#pragma unroll
+      for (int e = 0; e < 2; ++e) finish_spot(p, z, m, spots[e], two[e], next[e]);
+      const float values[2] = {next[0].value, next[1].value};
+      if (i == 1) sectors.at = next[0].at;
+      if (i % 2 == 1)
+        sectors.hold(values, exist);
+      else
+        sectors.store((i - 1) * 8, values, exist, WHOLE || (i + 1) * 8 - odd <= end);
+    }
+#pragma unroll
+    for (int i = 0; i < COUNT; i += 4) sums[i] = sums[i + 2], sums[i + 1] = sums[i + 3];
+  }
+}
+
+// As finish_line(), for what is only stored.
+template <int WIDTH, class P, int COUNT>
+__device__ __forceinline__ void store_line(const P& p, Index z, Index first, Index tile, Index base, const Index (&place)[4],
+                                           bool neighbour, int there, const float (&scales)[2], float (&sums)[COUNT]) {
+  bool even = true;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const Index row = first + h * 8 + static_cast<int>(threadIdx.x) % 32 / 4;
+    even = even && p.stored(z, row < p.rows() ? row : p.rows() - 1, base) % 2 == 0;
+  }
+  if (!__all_sync(0xffffffffu, even)) {
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) sums[i] *= scales[i % 4 / 2];
+    finish_fragments<WIDTH, false, false>(p, z, first, tile, base, place, neighbour, there, sums);
+  } else if (there < WIDTH + 8) {
+    store_fragments<WIDTH, false>(p, z, first, base, neighbour, there, scales, sums);
+  } else {
+    store_fragments<WIDTH, true>(p, z, first, base, neighbour, there, scales, sums);
+  }
+}
+
+}  // namespace crucible
+#endif  // CRUCIBLE_HOPPER
+
 // Convolutions on Hopper's tensor cores whose weights fit in shared memory: a block marches down a strip of the output.
 //
 // A block keeps the weights of 64 output channels and owns a strip, P::Box::at(3) columns, of one plane after another. It
@@ -4133,6 +4308,8 @@ struct Strip {
   static_assert(P::Kernel::at(0) == 1 && P::Kernel::at(1) == 1 && P::Stride::product == 1, "a window that marches");
   static_assert(P::Box::at(0) * P::Box::at(1) * P::Box::at(2) == 1 && P::Box::at(3) % 8 == 0, "a line");
   static_assert(W::SLOTS > REACH + 1, "the lines under an output line, and the next");
+  // Two warpgroups have time for exchanges between lanes; of three each instruction counts.
+  static constexpr bool STORED = W::kind == Operands::Half && W::WARPGROUPS == 2 && BESIDE == 1 && only_stored<P>();
 };
 
 // Kinds of blocks, by what they multiply with.
@@ -4423,6 +4600,14 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
     const uint64_t kept_at = lines_at(shared_address(strip_shared), TAP_BYTES / 2), b = lines_at(shared_address(ring) + S::LEAD * 16, S::UNIT_BYTES);
     barrier_wait(kept, 0);
     if (which == W::WARPGROUPS - 1) turn_give(1);
+    // What undoes the scales is the same for all lines; where it is floats, sums are multiplied by it when they are stored.
+    float scales[2] = {1.0f, 1.0f};
+    bool late = false;
+    if constexpr (S::STORED) {
+      const Exponents own(packed.rows + (lines.group * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + lines.tile_m) * PAIR_ROWS + warp % 4 * 16, packed.input());
+      late = __all_sync(0xffffffffu, own.of[0] >= -126 && own.of[0] <= 127 && own.of[1] >= -126 && own.of[1] <= 127);
+      if (late) scales[0] = power_of_two(own.of[0]), scales[1] = power_of_two(own.of[1]);
+    }
     // Lines of the ring are counted from the block's first: `base` is that of the stretch's, and what lies before `released`
     // this warp no longer needs. The warpgroups take phases of lines in turn, `done` counts their turns.
     constexpr int TURNS = S::PHASES / S::BESIDE;
@@ -4476,7 +4661,7 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
         const unsigned last = base + static_cast<unsigned>(lines.count) + S::REACH - 1;
         release(seen < last ? seen : last);
         const Index first = lines.tile_m * PAIR_ROWS + warp % 4 * 16;
-        if constexpr (W::kind == Operands::Half)
+        if (W::kind == Operands::Half && !late)
 #pragma unroll
           for (int beside = 0; beside < S::BESIDE; ++beside)
             unscale<S::N / 8>(sums[beside], Exponents(packed.rows + ((group + beside) * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + lines.tile_m) * PAIR_ROWS + warp % 4 * 16,
@@ -4487,6 +4672,8 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
         if constexpr (S::BESIDE > 1)
           finish_beside<Dims<1, 1, 1, S::N>, S::STAGE_PITCH>(p, lines.batch + phase, first, box, BoxPlace<P>(at, {1, 1, 1, rest < P::Box::at(3) ? there : P::Box::at(3)}),
                                                              sums, reinterpret_cast<float*>(stages) + warp * 4 * S::STAGE_PITCH);
+        else if constexpr (S::STORED)
+          store_line<P::Box::at(3)>(p, lines.batch + phase, first, box, line * p.extent(3) + left, at, left > 0, there, scales, sums[0]);
         else
           finish_line<P::Box::at(3)>(p, lines.batch + phase, first, box, line * p.extent(3) + left, at, left > 0, there, sums[0]);
       }
@@ -8973,29 +9160,13 @@ __device__ __forceinline__ void finish_box_fragments(const P& p, Index z, Index 
 
 }  // namespace crucible
 
-// Convolutions on Hopper's tensor cores (wgmma, compute capability 9.0a): a window slides over an input.
+// Boxes of output pixels for Hopper's tensor cores, the halo of input under them, and the order in which a block takes them.
 //
-// A block stays on its processor and takes 64 output channels of one box of output pixels after another. Eight warps
-// produce: they read the input under a box, the halo, 32 bytes of channels (a chunk) at a time, round it and store it as
-// [16 bytes of channels][pixel] in a ring of slots. Two warpgroups consume: for every tap of the window one instruction
-// multiplies 64 channels by N pixels, and a tap is an offset into the halo.
 // The pixels of an instruction follow each other in the halo. So a box of several rows is computed with what lies between
 // its rows, which is thrown away: N = rows * (width of the halo). With strides, each residue of a pixel's place has a
-// halo of its own, in which neighbours are neighbours again.
-// Weights are packed beforehand, in the order of shared memory. If they fit they stay there (CHUNKS > 0), and the
-// warpgroups take boxes alternately, so that one stores while the other multiplies. Else they come with each chunk by a
-// bulk copy, and to share them the warpgroups take two boxes side by side (JOIN >= 0), or the same box of two samples
-// (JOIN = 4), and turns, TURN chunks each.
-// Phases whose elements lie beside each other are computed together, each with sums of its own, and go through shared
-// memory, from where neighbouring lanes store neighbours.
-//
-// Operands: half has the 11 bits of tf32 at twice the rate, but not its range. In kind Half the weights are scaled by a
-// power of two for each output channel and the input by one chosen from a sample of it, and the block watches: a number
-// too large, or a channel that is not zero but too small to have its 11 bits in all the pixels that a warp sees, raises a
-// flag, and the second launch, in kind Tf32, which otherwise returns at once, does everything again.
-// Memory: 1.1 to 1.5 times the input from L2, the output once, for each 64 output channels.
-
-#include <type_traits>
+// halo of its own, in which neighbours are neighbours again. A tap of the window is an offset into the halo.
+// What a block wants of shared memory follows from that and is here too. W is the tile of any kernel that takes boxes: Warpgroups,
+// Ready or Split.
 
 #if CRUCIBLE_HOPPER
 namespace crucible {
@@ -9106,7 +9277,23 @@ struct PairTiles {
   __device__ __forceinline__ bool exists(const P& p, int which) const { return !W::SAMPLES || batch(p, which) < p.batches(); }
   __device__ __forceinline__ Index first(int d) const { return at[d + 1] * H::box(d); }
 };
+#endif
 
+}  // namespace crucible
+#endif  // CRUCIBLE_HOPPER
+
+// The input under boxes of output pixels on its way to Hopper's tensor cores: what producing warps do.
+//
+// A thread has the same places of the halo in every tile. It reads a chunk of channels (32 bytes) of each, rounds it, in kind
+// Half scaled, and stores it as [16 bytes of channels][pixel] in a slot of the ring; weights that do not stay come with the chunk by
+// a bulk copy. An input that is memory as it is comes by asynchronous copies, some pixels ahead.
+// In kind Half producers watch what they round: a number too large, or a channel that is not zero but too small to have its 11
+// bits in all the pixels that a warp sees.
+
+#if CRUCIBLE_HOPPER
+namespace crucible {
+
+#if CRUCIBLE_HAS_WGMMA
 // Whether what a warp has put away, of which each lane knows its largest number, is more than half can hold.
 __device__ __forceinline__ bool watched(float& largest) {
   const unsigned most = __reduce_max_sync(0xffffffffu, __float_as_uint(largest));
@@ -9141,42 +9328,6 @@ __device__ __forceinline__ void known_spoilt(const Packed& packed, int thread, f
   for (int c = thread; c < Packed::apart<P>(); c += THREADS) {
     const float most = __int_as_float(packed.channels[c]) * by;
     if (most > 0 && most < HALF_SMALL) *packed.again = 1;
-  }
-}
-
-// Of a phase without taps.
-template <int COUNT>
-__device__ __forceinline__ void clear(float (&sums)[COUNT]) {
-#pragma unroll
-  for (int i = 0; i < COUNT; ++i) sums[i] = 0.0f;
-}
-
-// The exponents that unscale a lane's two rows of a warp's 16.
-struct Exponents {
-  int of[2];
-  __device__ __forceinline__ Exponents(const int* rows, int scale) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) of[h] = -scale - rows[h * 8 + static_cast<int>(threadIdx.x) % 32 / 4];
-  }
-};
-template <int EIGHTS, int COUNT>
-__device__ __forceinline__ void unscale(float (&sums)[COUNT], const Exponents& exponents) {
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const int e = exponents.of[h], e1 = e < -126 ? -126 : e < 127 ? e : 127;
-    const float f = power_of_two(e1);
-#pragma unroll
-    for (int j = 0; j < EIGHTS; ++j) sums[4 * j + 2 * h] *= f, sums[4 * j + 2 * h + 1] *= f;
-    if (__any_sync(0xffffffffu, e != e1)) {
-#pragma unroll 1
-      for (int left = e - e1; __any_sync(0xffffffffu, left != 0);) {
-        const int step = left < -126 ? -126 : left < 127 ? left : 127;
-        const float g = power_of_two(step);
-#pragma unroll
-        for (int j = 0; j < EIGHTS; ++j) sums[4 * j + 2 * h] *= g, sums[4 * j + 2 * h + 1] *= g;
-        left -= step;
-      }
-    }
   }
 }
 
@@ -9279,6 +9430,49 @@ struct PairProducer {
     return first || second;
   }
 };
+#endif
+
+}  // namespace crucible
+#endif  // CRUCIBLE_HOPPER
+
+// Sums of boxes of output pixels on their way from the registers of Hopper's tensor cores through the functor to memory.
+//
+// A warp has 16 rows of sums. They are unscaled, and finished where they are if they can be (fragments.cuh). Else they go through
+// shared memory, four rows at a time, from where neighbouring lanes take neighbouring pixels; sums of phases whose elements
+// lie beside each other are put there in the output's order.
+
+#if CRUCIBLE_HOPPER
+namespace crucible {
+
+#if CRUCIBLE_HAS_WGMMA
+// The exponents that unscale a lane's two rows of a warp's 16.
+struct Exponents {
+  int of[2];
+  __device__ __forceinline__ Exponents(const int* rows, int scale) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) of[h] = -scale - rows[h * 8 + static_cast<int>(threadIdx.x) % 32 / 4];
+  }
+};
+template <int EIGHTS, int COUNT>
+__device__ __forceinline__ void unscale(float (&sums)[COUNT], const Exponents& exponents) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int e = exponents.of[h], e1 = e < -126 ? -126 : e < 127 ? e : 127;
+    const float f = power_of_two(e1);
+#pragma unroll
+    for (int j = 0; j < EIGHTS; ++j) sums[4 * j + 2 * h] *= f, sums[4 * j + 2 * h + 1] *= f;
+    if (__any_sync(0xffffffffu, e != e1)) {
+#pragma unroll 1
+      for (int left = e - e1; __any_sync(0xffffffffu, left != 0);) {
+        const int step = left < -126 ? -126 : left < 127 ? left : 127;
+        const float g = power_of_two(step);
+#pragma unroll
+        for (int j = 0; j < EIGHTS; ++j) sums[4 * j + 2 * h] *= g, sums[4 * j + 2 * h + 1] *= g;
+        left -= step;
+      }
+    }
+  }
+}
 
 // The pixels of a box that a lane finishes: from the box's first to each, or to the first of a pool's window, in the output
 // and among the sums, and to the window itself.
@@ -9408,9 +9602,6 @@ __device__ __forceinline__ void finish_box(const P& p, Index z, Index first, Ind
       }
     }
 }
-#endif
-
-#if CRUCIBLE_HAS_WGMMA
 // The columns of a box of several phases that a lane finishes, the phases of a pixel beside each other: every 32nd.
 template <class Halo, class P>
 struct BesideColumns {
@@ -9536,6 +9727,43 @@ __device__ __forceinline__ void finish_pair(const P& p, const PairTiles<W, P>& t
     finish_box<W, true>(p, z, first, box, place, lanes, sums, stage);
   else
     finish_box<W, false>(p, z, first, box, place, lanes, sums, stage);
+}
+#endif
+
+}  // namespace crucible
+#endif  // CRUCIBLE_HOPPER
+
+// Convolutions on Hopper's tensor cores (wgmma, compute capability 9.0a): a window slides over an input.
+//
+// A block stays on its processor and takes 64 output channels of one box of output pixels after another. Eight warps
+// produce: they read the input under a box, the halo, 32 bytes of channels (a chunk) at a time, round it and store it as
+// [16 bytes of channels][pixel] in a ring of slots. Two warpgroups consume: for every tap of the window one instruction
+// multiplies 64 channels by N pixels. window_halo.cuh has where pixels and taps lie, window_produce.cuh what the former do,
+// window_finish.cuh what becomes of sums; here are the products, the kernel and its launches.
+// Weights are packed beforehand, in the order of shared memory. If they fit they stay there (CHUNKS > 0), and the
+// warpgroups take boxes alternately, so that one stores while the other multiplies. Else they come with each chunk by a
+// bulk copy, and to share them the warpgroups take two boxes side by side (JOIN >= 0), or the same box of two samples
+// (JOIN = 4), and turns, TURN chunks each.
+// Phases whose elements lie beside each other are computed together, each with sums of its own, and go through shared
+// memory, from where neighbouring lanes store neighbours.
+//
+// Operands: half has the 11 bits of tf32 at twice the rate, but not its range. In kind Half the weights are scaled by a
+// power of two for each output channel and the input by one chosen from a sample of it, and the block watches: a number
+// too large, or a channel that is not zero but too small to have its 11 bits in all the pixels that a warp sees, raises a
+// flag, and the second launch, in kind Tf32, which otherwise returns at once, does everything again.
+// Memory: 1.1 to 1.5 times the input from L2, the output once, for each 64 output channels.
+
+#include <type_traits>
+
+#if CRUCIBLE_HOPPER
+namespace crucible {
+
+#if CRUCIBLE_HAS_WGMMA
+// Of a phase without taps.
+template <int COUNT>
+__device__ __forceinline__ void clear(float (&sums)[COUNT]) {
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) sums[i] = 0.0f;
 }
 
 // What the consumers do: products of one tile after another, and what becomes of them. `here` are weights that stay.
@@ -9771,7 +9999,7 @@ cudaError_t launch_warpgroups(const P& p, void* workspace, cudaStream_t stream) 
 
 // Convolutions as good as float32's own on Hopper's tensor cores (wgmma, compute capability 9.0a).
 //
-// Boxes, halos and taps are those of window_wgmma.cuh, two boxes side by side, or the same box of two samples. Every operand
+// Boxes, halos and taps are those of window_halo.cuh, two boxes side by side, or the same box of two samples. Every operand
 // is split into two tf32 numbers, hi and lo, whose sum has 22 bits at least, and multiplied three times: hi * lo, lo * hi,
 // hi * hi. Tensor cores cut what they add, so PIECE taps of a chunk of channels start a fresh accumulator, the small
 // products first, and it goes to ordinary registers by rounded adds.
@@ -10080,6 +10308,140 @@ cudaError_t launch_split(const P& p, void* workspace, cudaStream_t stream) {
 }  // namespace crucible
 #endif  // CRUCIBLE_HOPPER
 
+// Lines of sums that are stored and nothing else, where Hopper's matrix instructions leave them: 16 bytes of each lane.
+//
+// As in fragments.cuh a lane has two neighbours of each eight columns of a row, and four lanes a sector. L2 looks up as many
+// requests of 32 bytes in a given time as of 64, and stores of two elements make a request of each sector: they kept it busy for
+// two thirds of the time of a convolution. So two lanes exchange: of each two sectors that follow each other one of them stores
+// half of the first, the other half of the second, and a store of a warp has 64 bytes of each row.
+// What follows the products must be short for this to pay: two shuffles and four selections for every four elements.
+
+#if CRUCIBLE_HOPPER
+namespace crucible {
+
+__device__ __forceinline__ void store_four(float* at, float4 four) {
+#if CRUCIBLE_WIDE
+  __stwb(reinterpret_cast<float4*>(at), four);  // as in store_two
+#else
+  *reinterpret_cast<float4*>(at) = four;
+#endif
+}
+
+// Whether a functor's lines are stored so: floats that are neighbours in memory, and nobody counts them.
+template <class P>
+__host__ __device__ constexpr bool only_stored() {
+  return sizeof(scalar) == 4 && P::in_pairs && !P::statistics && !PhasedOf<P>::phased && !RaggedOf<P>::ragged;
+}
+
+// Two sectors of a row, and the lane with which this one shares 16 bytes of each.
+struct TwoSectors {
+  bool even;    // this lane has the first half of the 16 bytes
+  int partner;
+  float* at = nullptr;  // this lane's first element of the first of all sectors that go so
+  float first[2] = {};
+  bool there[2] = {};  // of the first sector
+
+  // `odd`: elements from a sector's beginning to the row's.
+  __device__ __forceinline__ explicit TwoSectors(int odd) {
+    const int lane = static_cast<int>(threadIdx.x) % 32, place = (lane % 4 + odd / 2) % 4;
+    even = place % 2 == 0, partner = lane / 4 * 4 + ((place ^ 1) + 4 - odd / 2) % 4;
+  }
+  __device__ __forceinline__ void hold(const float (&two)[2], const bool (&exist)[2]) {
+#pragma unroll
+    for (int e = 0; e < 2; ++e) first[e] = two[e], there[e] = exist[e];
+  }
+  // The second of them, so many elements behind the first of all. `whole`: both are; else two go at a time, as many as exist.
+  __device__ __forceinline__ void store(int further, const float (&second)[2], const bool (&exist)[2], bool whole) const {
+    float got[2];
+#pragma unroll
+    for (int e = 0; e < 2; ++e) got[e] = __shfl_sync(0xffffffffu, even ? second[e] : first[e], partner);
+    const float4 four = even ? make_float4(first[0], first[1], got[0], got[1]) : make_float4(got[0], got[1], second[0], second[1]);
+    if (whole && exist[1]) store_four(at + further - 8 + (even ? 0 : 6), four);
+    if (!whole) store_some(further - 8, first, there), store_some(further, second, exist);
+  }
+  __device__ __forceinline__ void store_some(int further, const float (&two)[2], const bool (&exist)[2]) const {
+    if (exist[1]) store_two(at + further, two[0], two[1]);
+    if (exist[0] && !exist[1]) at[further] = two[0];
+  }
+};
+
+// As finish_fragments() of a line. `scales`: of a lane's two rows, a factor that is still missing: here, where it and what is added
+// may be one instruction.
+template <int WIDTH, bool WHOLE, class P, int COUNT>
+__device__ __forceinline__ void store_fragments(const P& p, Index z, Index first, Index base, bool neighbour, int there,
+                                                const float (&scales)[2], float (&sums)[COUNT]) {
+  constexpr int BLOCKS = WIDTH / 8 + 1;
+  static_assert(COUNT == BLOCKS * 4, "eight columns more");
+  const int lane = static_cast<int>(threadIdx.x) % 32, quad = lane % 4;
+  const Index rows = p.rows();
+#pragma unroll 1
+  for (int h = 0; h < 2; ++h) {
+    const Index row = first + h * 8 + lane / 4, m = row < rows ? row : rows - 1;
+    const int odd = static_cast<int>(p.stored(z, m, base) % 8), whole = (8 - odd) % 8;
+    const int begin = neighbour ? whole : 0, end = WHOLE || WIDTH + whole < there ? WIDTH + whole : there;
+    const bool turn = quad * 2 + odd >= 8;
+    const int at = quad * 2 - (turn ? 8 : 0), rest = end - at;
+    const float scale = h == 0 ? scales[0] : scales[1];
+    const Index from = base + at;
+    TwoSectors sectors(odd);
+#pragma unroll
+    for (int i = 0; i < BLOCKS; ++i) {
+      const bool sure = WHOLE && i > 0 && i + 1 < BLOCKS;
+      // All between the first and the last go two at a time, but one if their number is odd.
+      const bool together = i > 0 && i + 1 < BLOCKS && (i % 2 == 0 || i + 2 < BLOCKS);
+      accum two[2];
+      Spot spots[2];
+      bool exist[2];
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const bool own = sure || (rest > i * 8 + e && (i > 0 || at + e >= begin));
+        exist[e] = row < rows && own;
+        spots[e].n = P::reads && !own ? Index(0) : from + (i * 8 + e);
+        two[e] = (turn ? sums[(i > 0 ? i - 1 : 0) * 4 + e] : sums[i * 4 + e]) * scale;
+      }
+      if (!together) {
+        finish_two<true>(p, z, m, spots, exist[0], exist[1], two);
+        continue;
+      }
+      StoreNext next[2];
+#pragma unroll
+      for (int e = 0; e < 2; ++e) finish_spot(p, z, m, spots[e], two[e], next[e]);
+      const float values[2] = {next[0].value, next[1].value};
+      if (i == 1) sectors.at = next[0].at;
+      if (i % 2 == 1)
+        sectors.hold(values, exist);
+      else
+        sectors.store((i - 1) * 8, values, exist, WHOLE || (i + 1) * 8 - odd <= end);
+    }
+#pragma unroll
+    for (int i = 0; i < COUNT; i += 4) sums[i] = sums[i + 2], sums[i + 1] = sums[i + 3];
+  }
+}
+
+// As finish_line(), for what is only stored.
+template <int WIDTH, class P, int COUNT>
+__device__ __forceinline__ void store_line(const P& p, Index z, Index first, Index tile, Index base, const Index (&place)[4],
+                                           bool neighbour, int there, const float (&scales)[2], float (&sums)[COUNT]) {
+  bool even = true;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const Index row = first + h * 8 + static_cast<int>(threadIdx.x) % 32 / 4;
+    even = even && p.stored(z, row < p.rows() ? row : p.rows() - 1, base) % 2 == 0;
+  }
+  if (!__all_sync(0xffffffffu, even)) {
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) sums[i] *= scales[i % 4 / 2];
+    finish_fragments<WIDTH, false, false>(p, z, first, tile, base, place, neighbour, there, sums);
+  } else if (there < WIDTH + 8) {
+    store_fragments<WIDTH, false>(p, z, first, base, neighbour, there, scales, sums);
+  } else {
+    store_fragments<WIDTH, true>(p, z, first, base, neighbour, there, scales, sums);
+  }
+}
+
+}  // namespace crucible
+#endif  // CRUCIBLE_HOPPER
+
 // Convolutions on Hopper's tensor cores whose weights fit in shared memory: a block marches down a strip of the output.
 //
 // A block keeps the weights of 64 output channels and owns a strip, P::Box::at(3) columns, of one plane after another. It
@@ -10133,6 +10495,8 @@ struct Strip {
   static_assert(P::Kernel::at(0) == 1 && P::Kernel::at(1) == 1 && P::Stride::product == 1, "a window that marches");
   static_assert(P::Box::at(0) * P::Box::at(1) * P::Box::at(2) == 1 && P::Box::at(3) % 8 == 0, "a line");
   static_assert(W::SLOTS > REACH + 1, "the lines under an output line, and the next");
+  // Two warpgroups have time for exchanges between lanes; of three each instruction counts.
+  static constexpr bool STORED = W::kind == Operands::Half && W::WARPGROUPS == 2 && BESIDE == 1 && only_stored<P>();
 };
 
 // Kinds of blocks, by what they multiply with.
@@ -10423,6 +10787,14 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
     const uint64_t kept_at = lines_at(shared_address(strip_shared), TAP_BYTES / 2), b = lines_at(shared_address(ring) + S::LEAD * 16, S::UNIT_BYTES);
     barrier_wait(kept, 0);
     if (which == W::WARPGROUPS - 1) turn_give(1);
+    // What undoes the scales is the same for all lines; where it is floats, sums are multiplied by it when they are stored.
+    float scales[2] = {1.0f, 1.0f};
+    bool late = false;
+    if constexpr (S::STORED) {
+      const Exponents own(packed.rows + (lines.group * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + lines.tile_m) * PAIR_ROWS + warp % 4 * 16, packed.input());
+      late = __all_sync(0xffffffffu, own.of[0] >= -126 && own.of[0] <= 127 && own.of[1] >= -126 && own.of[1] <= 127);
+      if (late) scales[0] = power_of_two(own.of[0]), scales[1] = power_of_two(own.of[1]);
+    }
     // Lines of the ring are counted from the block's first: `base` is that of the stretch's, and what lies before `released`
     // this warp no longer needs. The warpgroups take phases of lines in turn, `done` counts their turns.
     constexpr int TURNS = S::PHASES / S::BESIDE;
@@ -10476,7 +10848,7 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
         const unsigned last = base + static_cast<unsigned>(lines.count) + S::REACH - 1;
         release(seen < last ? seen : last);
         const Index first = lines.tile_m * PAIR_ROWS + warp % 4 * 16;
-        if constexpr (W::kind == Operands::Half)
+        if (W::kind == Operands::Half && !late)
 #pragma unroll
           for (int beside = 0; beside < S::BESIDE; ++beside)
             unscale<S::N / 8>(sums[beside], Exponents(packed.rows + ((group + beside) * ((p.rows() + PAIR_ROWS - 1) / PAIR_ROWS) + lines.tile_m) * PAIR_ROWS + warp % 4 * 16,
@@ -10487,6 +10859,8 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
         if constexpr (S::BESIDE > 1)
           finish_beside<Dims<1, 1, 1, S::N>, S::STAGE_PITCH>(p, lines.batch + phase, first, box, BoxPlace<P>(at, {1, 1, 1, rest < P::Box::at(3) ? there : P::Box::at(3)}),
                                                              sums, reinterpret_cast<float*>(stages) + warp * 4 * S::STAGE_PITCH);
+        else if constexpr (S::STORED)
+          store_line<P::Box::at(3)>(p, lines.batch + phase, first, box, line * p.extent(3) + left, at, left > 0, there, scales, sums[0]);
         else
           finish_line<P::Box::at(3)>(p, lines.batch + phase, first, box, line * p.extent(3) + left, at, left > 0, there, sums[0]);
       }

@@ -2953,29 +2953,13 @@ cudaError_t pack_rows(const P& p, void* workspace, int* processors, cudaStream_t
 }  // namespace crucible
 #endif  // CRUCIBLE_HOPPER
 
-// Convolutions on Hopper's tensor cores (wgmma, compute capability 9.0a): a window slides over an input.
+// Boxes of output pixels for Hopper's tensor cores, the halo of input under them, and the order in which a block takes them.
 //
-// A block stays on its processor and takes 64 output channels of one box of output pixels after another. Eight warps
-// produce: they read the input under a box, the halo, 32 bytes of channels (a chunk) at a time, round it and store it as
-// [16 bytes of channels][pixel] in a ring of slots. Two warpgroups consume: for every tap of the window one instruction
-// multiplies 64 channels by N pixels, and a tap is an offset into the halo.
 // The pixels of an instruction follow each other in the halo. So a box of several rows is computed with what lies between
 // its rows, which is thrown away: N = rows * (width of the halo). With strides, each residue of a pixel's place has a
-// halo of its own, in which neighbours are neighbours again.
-// Weights are packed beforehand, in the order of shared memory. If they fit they stay there (CHUNKS > 0), and the
-// warpgroups take boxes alternately, so that one stores while the other multiplies. Else they come with each chunk by a
-// bulk copy, and to share them the warpgroups take two boxes side by side (JOIN >= 0), or the same box of two samples
-// (JOIN = 4), and turns, TURN chunks each.
-// Phases whose elements lie beside each other are computed together, each with sums of its own, and go through shared
-// memory, from where neighbouring lanes store neighbours.
-//
-// Operands: half has the 11 bits of tf32 at twice the rate, but not its range. In kind Half the weights are scaled by a
-// power of two for each output channel and the input by one chosen from a sample of it, and the block watches: a number
-// too large, or a channel that is not zero but too small to have its 11 bits in all the pixels that a warp sees, raises a
-// flag, and the second launch, in kind Tf32, which otherwise returns at once, does everything again.
-// Memory: 1.1 to 1.5 times the input from L2, the output once, for each 64 output channels.
-
-#include <type_traits>
+// halo of its own, in which neighbours are neighbours again. A tap of the window is an offset into the halo.
+// What a block wants of shared memory follows from that and is here too. W is the tile of any kernel that takes boxes: Warpgroups,
+// Ready or Split.
 
 #if CRUCIBLE_HOPPER
 namespace crucible {
@@ -3086,7 +3070,23 @@ struct PairTiles {
   __device__ __forceinline__ bool exists(const P& p, int which) const { return !W::SAMPLES || batch(p, which) < p.batches(); }
   __device__ __forceinline__ Index first(int d) const { return at[d + 1] * H::box(d); }
 };
+#endif
 
+}  // namespace crucible
+#endif  // CRUCIBLE_HOPPER
+
+// The input under boxes of output pixels on its way to Hopper's tensor cores: what producing warps do.
+//
+// A thread has the same places of the halo in every tile. It reads a chunk of channels (32 bytes) of each, rounds it, in kind
+// Half scaled, and stores it as [16 bytes of channels][pixel] in a slot of the ring; weights that do not stay come with the chunk by
+// a bulk copy. An input that is memory as it is comes by asynchronous copies, some pixels ahead.
+// In kind Half producers watch what they round: a number too large, or a channel that is not zero but too small to have its 11
+// bits in all the pixels that a warp sees.
+
+#if CRUCIBLE_HOPPER
+namespace crucible {
+
+#if CRUCIBLE_HAS_WGMMA
 // Whether what a warp has put away, of which each lane knows its largest number, is more than half can hold.
 __device__ __forceinline__ bool watched(float& largest) {
   const unsigned most = __reduce_max_sync(0xffffffffu, __float_as_uint(largest));
@@ -3121,42 +3121,6 @@ __device__ __forceinline__ void known_spoilt(const Packed& packed, int thread, f
   for (int c = thread; c < Packed::apart<P>(); c += THREADS) {
     const float most = __int_as_float(packed.channels[c]) * by;
     if (most > 0 && most < HALF_SMALL) *packed.again = 1;
-  }
-}
-
-// Of a phase without taps.
-template <int COUNT>
-__device__ __forceinline__ void clear(float (&sums)[COUNT]) {
-#pragma unroll
-  for (int i = 0; i < COUNT; ++i) sums[i] = 0.0f;
-}
-
-// The exponents that unscale a lane's two rows of a warp's 16.
-struct Exponents {
-  int of[2];
-  __device__ __forceinline__ Exponents(const int* rows, int scale) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) of[h] = -scale - rows[h * 8 + static_cast<int>(threadIdx.x) % 32 / 4];
-  }
-};
-template <int EIGHTS, int COUNT>
-__device__ __forceinline__ void unscale(float (&sums)[COUNT], const Exponents& exponents) {
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const int e = exponents.of[h], e1 = e < -126 ? -126 : e < 127 ? e : 127;
-    const float f = power_of_two(e1);
-#pragma unroll
-    for (int j = 0; j < EIGHTS; ++j) sums[4 * j + 2 * h] *= f, sums[4 * j + 2 * h + 1] *= f;
-    if (__any_sync(0xffffffffu, e != e1)) {
-#pragma unroll 1
-      for (int left = e - e1; __any_sync(0xffffffffu, left != 0);) {
-        const int step = left < -126 ? -126 : left < 127 ? left : 127;
-        const float g = power_of_two(step);
-#pragma unroll
-        for (int j = 0; j < EIGHTS; ++j) sums[4 * j + 2 * h] *= g, sums[4 * j + 2 * h + 1] *= g;
-        left -= step;
-      }
-    }
   }
 }
 
@@ -3259,6 +3223,49 @@ struct PairProducer {
     return first || second;
   }
 };
+#endif
+
+}  // namespace crucible
+#endif  // CRUCIBLE_HOPPER
+
+// Sums of boxes of output pixels on their way from the registers of Hopper's tensor cores through the functor to memory.
+//
+// A warp has 16 rows of sums. They are unscaled, and finished where they are if they can be (fragments.cuh). Else they go through
+// shared memory, four rows at a time, from where neighbouring lanes take neighbouring pixels; sums of phases whose elements
+// lie beside each other are put there in the output's order.
+
+#if CRUCIBLE_HOPPER
+namespace crucible {
+
+#if CRUCIBLE_HAS_WGMMA
+// The exponents that unscale a lane's two rows of a warp's 16.
+struct Exponents {
+  int of[2];
+  __device__ __forceinline__ Exponents(const int* rows, int scale) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) of[h] = -scale - rows[h * 8 + static_cast<int>(threadIdx.x) % 32 / 4];
+  }
+};
+template <int EIGHTS, int COUNT>
+__device__ __forceinline__ void unscale(float (&sums)[COUNT], const Exponents& exponents) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int e = exponents.of[h], e1 = e < -126 ? -126 : e < 127 ? e : 127;
+    const float f = power_of_two(e1);
+#pragma unroll
+    for (int j = 0; j < EIGHTS; ++j) sums[4 * j + 2 * h] *= f, sums[4 * j + 2 * h + 1] *= f;
+    if (__any_sync(0xffffffffu, e != e1)) {
+#pragma unroll 1
+      for (int left = e - e1; __any_sync(0xffffffffu, left != 0);) {
+        const int step = left < -126 ? -126 : left < 127 ? left : 127;
+        const float g = power_of_two(step);
+#pragma unroll
+        for (int j = 0; j < EIGHTS; ++j) sums[4 * j + 2 * h] *= g, sums[4 * j + 2 * h + 1] *= g;
+        left -= step;
+      }
+    }
+  }
+}
 
 // The pixels of a box that a lane finishes: from the box's first to each, or to the first of a pool's window, in the output
 // and among the sums, and to the window itself.
@@ -3388,9 +3395,6 @@ __device__ __forceinline__ void finish_box(const P& p, Index z, Index first, Ind
       }
     }
 }
-#endif
-
-#if CRUCIBLE_HAS_WGMMA
 // The columns of a box of several phases that a lane finishes, the phases of a pixel beside each other: every 32nd.
 template <class Halo, class P>
 struct BesideColumns {
@@ -3516,6 +3520,43 @@ __device__ __forceinline__ void finish_pair(const P& p, const PairTiles<W, P>& t
     finish_box<W, true>(p, z, first, box, place, lanes, sums, stage);
   else
     finish_box<W, false>(p, z, first, box, place, lanes, sums, stage);
+}
+#endif
+
+}  // namespace crucible
+#endif  // CRUCIBLE_HOPPER
+
+// Convolutions on Hopper's tensor cores (wgmma, compute capability 9.0a): a window slides over an input.
+//
+// A block stays on its processor and takes 64 output channels of one box of output pixels after another. Eight warps
+// produce: they read the input under a box, the halo, 32 bytes of channels (a chunk) at a time, round it and store it as
+// [16 bytes of channels][pixel] in a ring of slots. Two warpgroups consume: for every tap of the window one instruction
+// multiplies 64 channels by N pixels. window_halo.cuh has where pixels and taps lie, window_produce.cuh what the former do,
+// window_finish.cuh what becomes of sums; here are the products, the kernel and its launches.
+// Weights are packed beforehand, in the order of shared memory. If they fit they stay there (CHUNKS > 0), and the
+// warpgroups take boxes alternately, so that one stores while the other multiplies. Else they come with each chunk by a
+// bulk copy, and to share them the warpgroups take two boxes side by side (JOIN >= 0), or the same box of two samples
+// (JOIN = 4), and turns, TURN chunks each.
+// Phases whose elements lie beside each other are computed together, each with sums of its own, and go through shared
+// memory, from where neighbouring lanes store neighbours.
+//
+// Operands: half has the 11 bits of tf32 at twice the rate, but not its range. In kind Half the weights are scaled by a
+// power of two for each output channel and the input by one chosen from a sample of it, and the block watches: a number
+// too large, or a channel that is not zero but too small to have its 11 bits in all the pixels that a warp sees, raises a
+// flag, and the second launch, in kind Tf32, which otherwise returns at once, does everything again.
+// Memory: 1.1 to 1.5 times the input from L2, the output once, for each 64 output channels.
+
+#include <type_traits>
+
+#if CRUCIBLE_HOPPER
+namespace crucible {
+
+#if CRUCIBLE_HAS_WGMMA
+// Of a phase without taps.
+template <int COUNT>
+__device__ __forceinline__ void clear(float (&sums)[COUNT]) {
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) sums[i] = 0.0f;
 }
 
 // What the consumers do: products of one tile after another, and what becomes of them. `here` are weights that stay.
@@ -3961,7 +4002,7 @@ cudaError_t launch_ready(const P& p, void* workspace, cudaStream_t stream) {
 
 // Convolutions as good as float32's own on Hopper's tensor cores (wgmma, compute capability 9.0a).
 //
-// Boxes, halos and taps are those of window_wgmma.cuh, two boxes side by side, or the same box of two samples. Every operand
+// Boxes, halos and taps are those of window_halo.cuh, two boxes side by side, or the same box of two samples. Every operand
 // is split into two tf32 numbers, hi and lo, whose sum has 22 bits at least, and multiplied three times: hi * lo, lo * hi,
 // hi * hi. Tensor cores cut what they add, so PIECE taps of a chunk of channels start a fresh accumulator, the small
 // products first, and it goes to ordinary registers by rounded adds.
@@ -8674,29 +8715,13 @@ __device__ __forceinline__ void finish_box_fragments(const P& p, Index z, Index 
 
 }  // namespace crucible
 
-// Convolutions on Hopper's tensor cores (wgmma, compute capability 9.0a): a window slides over an input.
+// Boxes of output pixels for Hopper's tensor cores, the halo of input under them, and the order in which a block takes them.
 //
-// A block stays on its processor and takes 64 output channels of one box of output pixels after another. Eight warps
-// produce: they read the input under a box, the halo, 32 bytes of channels (a chunk) at a time, round it and store it as
-// [16 bytes of channels][pixel] in a ring of slots. Two warpgroups consume: for every tap of the window one instruction
-// multiplies 64 channels by N pixels, and a tap is an offset into the halo.
 // The pixels of an instruction follow each other in the halo. So a box of several rows is computed with what lies between
 // its rows, which is thrown away: N = rows * (width of the halo). With strides, each residue of a pixel's place has a
-// halo of its own, in which neighbours are neighbours again.
-// Weights are packed beforehand, in the order of shared memory. If they fit they stay there (CHUNKS > 0), and the
-// warpgroups take boxes alternately, so that one stores while the other multiplies. Else they come with each chunk by a
-// bulk copy, and to share them the warpgroups take two boxes side by side (JOIN >= 0), or the same box of two samples
-// (JOIN = 4), and turns, TURN chunks each.
-// Phases whose elements lie beside each other are computed together, each with sums of its own, and go through shared
-// memory, from where neighbouring lanes store neighbours.
-//
-// Operands: half has the 11 bits of tf32 at twice the rate, but not its range. In kind Half the weights are scaled by a
-// power of two for each output channel and the input by one chosen from a sample of it, and the block watches: a number
-// too large, or a channel that is not zero but too small to have its 11 bits in all the pixels that a warp sees, raises a
-// flag, and the second launch, in kind Tf32, which otherwise returns at once, does everything again.
-// Memory: 1.1 to 1.5 times the input from L2, the output once, for each 64 output channels.
-
-#include <type_traits>
+// halo of its own, in which neighbours are neighbours again. A tap of the window is an offset into the halo.
+// What a block wants of shared memory follows from that and is here too. W is the tile of any kernel that takes boxes: Warpgroups,
+// Ready or Split.
 
 #if CRUCIBLE_HOPPER
 namespace crucible {
@@ -8807,7 +8832,23 @@ struct PairTiles {
   __device__ __forceinline__ bool exists(const P& p, int which) const { return !W::SAMPLES || batch(p, which) < p.batches(); }
   __device__ __forceinline__ Index first(int d) const { return at[d + 1] * H::box(d); }
 };
+#endif
 
+}  // namespace crucible
+#endif  // CRUCIBLE_HOPPER
+
+// The input under boxes of output pixels on its way to Hopper's tensor cores: what producing warps do.
+//
+// A thread has the same places of the halo in every tile. It reads a chunk of channels (32 bytes) of each, rounds it, in kind
+// Half scaled, and stores it as [16 bytes of channels][pixel] in a slot of the ring; weights that do not stay come with the chunk by
+// a bulk copy. An input that is memory as it is comes by asynchronous copies, some pixels ahead.
+// In kind Half producers watch what they round: a number too large, or a channel that is not zero but too small to have its 11
+// bits in all the pixels that a warp sees.
+
+#if CRUCIBLE_HOPPER
+namespace crucible {
+
+#if CRUCIBLE_HAS_WGMMA
 // Whether what a warp has put away, of which each lane knows its largest number, is more than half can hold.
 __device__ __forceinline__ bool watched(float& largest) {
   const unsigned most = __reduce_max_sync(0xffffffffu, __float_as_uint(largest));
@@ -8842,42 +8883,6 @@ __device__ __forceinline__ void known_spoilt(const Packed& packed, int thread, f
   for (int c = thread; c < Packed::apart<P>(); c += THREADS) {
     const float most = __int_as_float(packed.channels[c]) * by;
     if (most > 0 && most < HALF_SMALL) *packed.again = 1;
-  }
-}
-
-// Of a phase without taps.
-template <int COUNT>
-__device__ __forceinline__ void clear(float (&sums)[COUNT]) {
-#pragma unroll
-  for (int i = 0; i < COUNT; ++i) sums[i] = 0.0f;
-}
-
-// The exponents that unscale a lane's two rows of a warp's 16.
-struct Exponents {
-  int of[2];
-  __device__ __forceinline__ Exponents(const int* rows, int scale) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) of[h] = -scale - rows[h * 8 + static_cast<int>(threadIdx.x) % 32 / 4];
-  }
-};
-template <int EIGHTS, int COUNT>
-__device__ __forceinline__ void unscale(float (&sums)[COUNT], const Exponents& exponents) {
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const int e = exponents.of[h], e1 = e < -126 ? -126 : e < 127 ? e : 127;
-    const float f = power_of_two(e1);
-#pragma unroll
-    for (int j = 0; j < EIGHTS; ++j) sums[4 * j + 2 * h] *= f, sums[4 * j + 2 * h + 1] *= f;
-    if (__any_sync(0xffffffffu, e != e1)) {
-#pragma unroll 1
-      for (int left = e - e1; __any_sync(0xffffffffu, left != 0);) {
-        const int step = left < -126 ? -126 : left < 127 ? left : 127;
-        const float g = power_of_two(step);
-#pragma unroll
-        for (int j = 0; j < EIGHTS; ++j) sums[4 * j + 2 * h] *= g, sums[4 * j + 2 * h + 1] *= g;
-        left -= step;
-      }
-    }
   }
 }
 
@@ -8980,6 +8985,49 @@ struct PairProducer {
     return first || second;
   }
 };
+#endif
+
+}  // namespace crucible
+#endif  // CRUCIBLE_HOPPER
+
+// Sums of boxes of output pixels on their way from the registers of Hopper's tensor cores through the functor to memory.
+//
+// A warp has 16 rows of sums. They are unscaled, and finished where they are if they can be (fragments.cuh). Else they go through
+// shared memory, four rows at a time, from where neighbouring lanes take neighbouring pixels; sums of phases whose elements
+// lie beside each other are put there in the output's order.
+
+#if CRUCIBLE_HOPPER
+namespace crucible {
+
+#if CRUCIBLE_HAS_WGMMA
+// The exponents that unscale a lane's two rows of a warp's 16.
+struct Exponents {
+  int of[2];
+  __device__ __forceinline__ Exponents(const int* rows, int scale) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) of[h] = -scale - rows[h * 8 + static_cast<int>(threadIdx.x) % 32 / 4];
+  }
+};
+template <int EIGHTS, int COUNT>
+__device__ __forceinline__ void unscale(float (&sums)[COUNT], const Exponents& exponents) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int e = exponents.of[h], e1 = e < -126 ? -126 : e < 127 ? e : 127;
+    const float f = power_of_two(e1);
+#pragma unroll
+    for (int j = 0; j < EIGHTS; ++j) sums[4 * j + 2 * h] *= f, sums[4 * j + 2 * h + 1] *= f;
+    if (__any_sync(0xffffffffu, e != e1)) {
+#pragma unroll 1
+      for (int left = e - e1; __any_sync(0xffffffffu, left != 0);) {
+        const int step = left < -126 ? -126 : left < 127 ? left : 127;
+        const float g = power_of_two(step);
+#pragma unroll
+        for (int j = 0; j < EIGHTS; ++j) sums[4 * j + 2 * h] *= g, sums[4 * j + 2 * h + 1] *= g;
+        left -= step;
+      }
+    }
+  }
+}
 
 // The pixels of a box that a lane finishes: from the box's first to each, or to the first of a pool's window, in the output
 // and among the sums, and to the window itself.
@@ -9109,9 +9157,6 @@ __device__ __forceinline__ void finish_box(const P& p, Index z, Index first, Ind
       }
     }
 }
-#endif
-
-#if CRUCIBLE_HAS_WGMMA
 // The columns of a box of several phases that a lane finishes, the phases of a pixel beside each other: every 32nd.
 template <class Halo, class P>
 struct BesideColumns {
@@ -9237,6 +9282,43 @@ __device__ __forceinline__ void finish_pair(const P& p, const PairTiles<W, P>& t
     finish_box<W, true>(p, z, first, box, place, lanes, sums, stage);
   else
     finish_box<W, false>(p, z, first, box, place, lanes, sums, stage);
+}
+#endif
+
+}  // namespace crucible
+#endif  // CRUCIBLE_HOPPER
+
+// Convolutions on Hopper's tensor cores (wgmma, compute capability 9.0a): a window slides over an input.
+//
+// A block stays on its processor and takes 64 output channels of one box of output pixels after another. Eight warps
+// produce: they read the input under a box, the halo, 32 bytes of channels (a chunk) at a time, round it and store it as
+// [16 bytes of channels][pixel] in a ring of slots. Two warpgroups consume: for every tap of the window one instruction
+// multiplies 64 channels by N pixels. window_halo.cuh has where pixels and taps lie, window_produce.cuh what the former do,
+// window_finish.cuh what becomes of sums; here are the products, the kernel and its launches.
+// Weights are packed beforehand, in the order of shared memory. If they fit they stay there (CHUNKS > 0), and the
+// warpgroups take boxes alternately, so that one stores while the other multiplies. Else they come with each chunk by a
+// bulk copy, and to share them the warpgroups take two boxes side by side (JOIN >= 0), or the same box of two samples
+// (JOIN = 4), and turns, TURN chunks each.
+// Phases whose elements lie beside each other are computed together, each with sums of its own, and go through shared
+// memory, from where neighbouring lanes store neighbours.
+//
+// Operands: half has the 11 bits of tf32 at twice the rate, but not its range. In kind Half the weights are scaled by a
+// power of two for each output channel and the input by one chosen from a sample of it, and the block watches: a number
+// too large, or a channel that is not zero but too small to have its 11 bits in all the pixels that a warp sees, raises a
+// flag, and the second launch, in kind Tf32, which otherwise returns at once, does everything again.
+// Memory: 1.1 to 1.5 times the input from L2, the output once, for each 64 output channels.
+
+#include <type_traits>
+
+#if CRUCIBLE_HOPPER
+namespace crucible {
+
+#if CRUCIBLE_HAS_WGMMA
+// Of a phase without taps.
+template <int COUNT>
+__device__ __forceinline__ void clear(float (&sums)[COUNT]) {
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) sums[i] = 0.0f;
 }
 
 // What the consumers do: products of one tile after another, and what becomes of them. `here` are weights that stay.
@@ -9682,7 +9764,7 @@ cudaError_t launch_ready(const P& p, void* workspace, cudaStream_t stream) {
 
 // Convolutions as good as float32's own on Hopper's tensor cores (wgmma, compute capability 9.0a).
 //
-// Boxes, halos and taps are those of window_wgmma.cuh, two boxes side by side, or the same box of two samples. Every operand
+// Boxes, halos and taps are those of window_halo.cuh, two boxes side by side, or the same box of two samples. Every operand
 // is split into two tf32 numbers, hi and lo, whose sum has 22 bits at least, and multiplied three times: hi * lo, lo * hi,
 // hi * hi. Tensor cores cut what they add, so PIECE taps of a chunk of channels start a fresh accumulator, the small
 // products first, and it goes to ordinary registers by rounded adds.

@@ -1668,7 +1668,8 @@ template <bool DIRECT, class Side, int LINES, class P>
 __device__ __forceinline__ void few_along_sums(const P& p, const typename Side::Many::Line (&lines)[FEW_LANE_LINES], Index begin,
                                                int length, const accum* few, accum (&sums)[LINES * FEW_LANE_LINES]) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  constexpr int L = FEW_LANE_LINES, V = FEW_VECTOR, STEPS = DIRECT || V < 8 ? 2 : 1;
+  // Single elements take a register more each, for where they lie, and two lines leave 64 in all.
+  constexpr int L = FEW_LANE_LINES, V = FEW_VECTOR, STEPS = DIRECT || V < (LINES == 2 ? 4 : 8) ? 2 : 1;
   constexpr int PIECES = DIRECT ? V / FEW_CHUNK : V;
   constexpr int EACH = DIRECT ? FEW_CHUNK : 1;  // numbers of a few line's that are read at once
 #pragma unroll 1
@@ -1753,15 +1754,17 @@ __device__ __forceinline__ void few_along(const P& p, const FewShape& shape, Ind
       if (!direct) few_along_sums<false, Side, LINES>(p, lines, from, now, few, sums);
     }
     if (line >= many) continue;
+    int own = lane;
+    asm volatile("" : "+r"(own));  // not to be seen through: places of sums, kept from the start, would cost the loads registers
 #pragma unroll
     for (int i = 0; i < LINES * L; i += AT_ONCE) {
       accum some[AT_ONCE];
 #pragma unroll
       for (int j = 0; j < AT_ONCE; ++j) some[j] = sums[i + j];
       few_lanes_sums<AT_ONCE, 16>(some);
-      const int mine = i + lane / (32 / AT_ONCE);
+      const int mine = i + own / (32 / AT_ONCE);
       const Index r = first + mine / L;
-      if (lane % (32 / AT_ONCE) == 0 && r < Side::few(p) && line + mine % L < many)
+      if (own % (32 / AT_ONCE) == 0 && r < Side::few(p) && line + mine % L < many)
         parts[Side::place(p, r, line + mine % L)] = some[0];
     }
   }
@@ -2823,13 +2826,18 @@ struct RollPart {
         return;
       }
     }
+    // Not to be seen through: the compiler would carry a place for each of a line's 32 elements from piece to piece, in
+    // registers that a packer does not have.
+    int own = chunk;
+    if constexpr (!ALONG) asm volatile("" : "+r"(own));
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const PackSource<Operand, P> at(p, tile.z, first + line_of(i));
+      const Index from = k + (ALONG ? own : own + i) * 4;
 #pragma unroll
       for (int w = 0; w < 4; ++w) {
-        x[i][w][0] = at(k + chunk_of(i) * 4 + w);
-        x[i][w][1] = at(k + chunk_of(i) * 4 + w + 32);
+        x[i][w][0] = at(from + w);
+        x[i][w][1] = at(from + w + 32);
       }
     }
   }
@@ -6094,7 +6102,8 @@ template <bool DIRECT, class Side, int LINES, class P>
 __device__ __forceinline__ void few_along_sums(const P& p, const typename Side::Many::Line (&lines)[FEW_LANE_LINES], Index begin,
                                                int length, const accum* few, accum (&sums)[LINES * FEW_LANE_LINES]) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  constexpr int L = FEW_LANE_LINES, V = FEW_VECTOR, STEPS = DIRECT || V < 8 ? 2 : 1;
+  // Single elements take a register more each, for where they lie, and two lines leave 64 in all.
+  constexpr int L = FEW_LANE_LINES, V = FEW_VECTOR, STEPS = DIRECT || V < (LINES == 2 ? 4 : 8) ? 2 : 1;
   constexpr int PIECES = DIRECT ? V / FEW_CHUNK : V;
   constexpr int EACH = DIRECT ? FEW_CHUNK : 1;  // numbers of a few line's that are read at once
 #pragma unroll 1
@@ -6179,15 +6188,17 @@ __device__ __forceinline__ void few_along(const P& p, const FewShape& shape, Ind
       if (!direct) few_along_sums<false, Side, LINES>(p, lines, from, now, few, sums);
     }
     if (line >= many) continue;
+    int own = lane;
+    asm volatile("" : "+r"(own));  // not to be seen through: places of sums, kept from the start, would cost the loads registers
 #pragma unroll
     for (int i = 0; i < LINES * L; i += AT_ONCE) {
       accum some[AT_ONCE];
 #pragma unroll
       for (int j = 0; j < AT_ONCE; ++j) some[j] = sums[i + j];
       few_lanes_sums<AT_ONCE, 16>(some);
-      const int mine = i + lane / (32 / AT_ONCE);
+      const int mine = i + own / (32 / AT_ONCE);
       const Index r = first + mine / L;
-      if (lane % (32 / AT_ONCE) == 0 && r < Side::few(p) && line + mine % L < many)
+      if (own % (32 / AT_ONCE) == 0 && r < Side::few(p) && line + mine % L < many)
         parts[Side::place(p, r, line + mine % L)] = some[0];
     }
   }
@@ -7249,13 +7260,18 @@ struct RollPart {
         return;
       }
     }
+    // Not to be seen through: the compiler would carry a place for each of a line's 32 elements from piece to piece, in
+    // registers that a packer does not have.
+    int own = chunk;
+    if constexpr (!ALONG) asm volatile("" : "+r"(own));
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const PackSource<Operand, P> at(p, tile.z, first + line_of(i));
+      const Index from = k + (ALONG ? own : own + i) * 4;
 #pragma unroll
       for (int w = 0; w < 4; ++w) {
-        x[i][w][0] = at(k + chunk_of(i) * 4 + w);
-        x[i][w][1] = at(k + chunk_of(i) * 4 + w + 32);
+        x[i][w][0] = at(from + w);
+        x[i][w][1] = at(from + w + 32);
       }
     }
   }

@@ -93,6 +93,24 @@ def test_a_race_is_of_what_is_compiled_for_its_type():
     assert mark(head=device.format("d")) != mark(head=device.format("e"))
 
 
+@pytest.mark.quick
+def test_a_race_does_not_mind_where_things_are_defined():
+    first, second = "template <class T>\nint f(T x) { g(x); return h(\"}{\"); }", "struct S {\n  int a = 1;\n};"
+    text = 'x"""header"""\n_FORWARD_SOURCE = r"""{}"""\n'
+
+    def mark(source):
+        return make_gallery.raced_mark(text.replace("{}", source))
+
+    apart = f"namespace crucible {{\n{second}\n}}\nnamespace crucible {{\n{first}\n}}"
+    together = f"namespace crucible {{\n{first}\n\n{second}\n}}  // namespace crucible"
+    assert mark(apart) == mark(together)
+    swapped = together.replace('g(x); return h("}{");', 'return h("}{"); g(x);')
+    assert len({mark(together), mark(swapped), mark(together.replace("int a = 1", "int a = 2")), mark(first)}) == 4
+    assert list(make_gallery._definitions("int a; void f() { if (a) { a = 2; } }")) == ["int a;", "void f() { if (a) { a = 2; } }"]
+    with pytest.raises(ValueError, match="not understood"):
+        list(make_gallery._definitions("int a; void f() {"))
+
+
 def _traits(path: Path) -> set[str]:
     """What an accepted file launches, what its functors promise, and the rewrites that led to it."""
     explanation, text = accepted.accepted(path).read_text().split("-" * 118, 1)

@@ -1,5 +1,7 @@
 """Convolutions of all kinds with Hopper's own instructions: the simulated chip is one."""
 
+import re
+
 import pytest
 
 import crucible
@@ -61,3 +63,41 @@ def test_windows(tmp_path, monkeypatch, processors):
     assert proof.verdict == "proven", f"{proof.reason.code}: {proof.reason.message}" if proof.reason else proof.verdict
     kernels = next(c for c in proof.checks if c.name == "honesty")
     assert "pair_kernel" in str(kernels.evidence)
+
+
+LINES = '''
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    """Lines of several strips that are stored and nothing else: they begin at every place of two in a sector."""
+
+    def __init__(self):
+        super().__init__()
+        self.spread = nn.ConvTranspose2d(16, 40, 3)
+
+    def forward(self, x):
+        return torch.relu(self.spread(x))
+
+
+def get_inputs():
+    return [torch.randn(1, 16, 6, 500)]
+
+
+def get_init_inputs():
+    return []
+'''
+
+
+def test_lines_that_are_only_stored(tmp_path):
+    """Two lanes exchange what they have of two sectors (kernels/fragments_stored.cuh): in whole strips and in the last one."""
+    reference, new = tmp_path / "lines.py", tmp_path / "lines_new.py"
+    reference.write_text(LINES.replace("(1, 16, 6, 500)", "(8, 16, 512, 1022)"))
+    new.write_text(fuse_problem(reference, FuseOptions(strict=True, forward_only=True)).text)  # strips are for large images
+    (box,) = re.findall(r"#elif CRUCIBLE_HOPPER\n  using Box = Dims<1, 1, 1, (\d+)>", new.read_text())
+    assert "(launch_strips<Strips<2," in new.read_text()
+    assert 2 * int(box) + 8 <= 502 < 4 * int(box) and 502 % 8 == 6, "several whole strips and a part, lines that begin anywhere"
+    reference.write_text(LINES)
+    proof = crucible.prove(reference, new, device="sim", seed=5, quick=True, forward_only=True)
+    assert proof.verdict == "proven", f"{proof.reason.code}: {proof.reason.message}" if proof.reason else proof.verdict
