@@ -60,8 +60,8 @@ VIEWS = ((), ("-D__CUDA_ARCH__=900", "-D__CUDA_ARCH_FEAT_SM90_ALL=1"))
 def raced_mark(text: str, *, train: bool = False) -> str:
     """What a race has to remember of the text that it is about: all but comments and what other element types have.
 
-    Without training steps nothing of the backward pass is compiled or called. In which order things are defined does not
-    matter to what they compile to, so a function may move from one header to another.
+    Without training steps nothing of the backward pass is compiled or called. In which order things are defined does
+    not matter to what they compile to, so a function may move from one header to another.
     """
     inside = re.compile(r'(_([A-Z]+)_SOURCE = r""")(.*?)(""")', re.S)
     plain = inside.sub(r"\1\4", body(text))

@@ -106,7 +106,8 @@ def test_a_race_does_not_mind_where_things_are_defined():
     assert mark(apart) == mark(together)
     swapped = together.replace('g(x); return h("}{");', 'return h("}{"); g(x);')
     assert len({mark(together), mark(swapped), mark(together.replace("int a = 1", "int a = 2")), mark(first)}) == 4
-    assert list(make_gallery._definitions("int a; void f() { if (a) { a = 2; } }")) == ["int a;", "void f() { if (a) { a = 2; } }"]
+    function = "void f() { if (a) { a = 2; } }"
+    assert list(make_gallery._definitions(f"int a; {function}")) == ["int a;", function]
     with pytest.raises(ValueError, match="not understood"):
         list(make_gallery._definitions("int a; void f() {"))
 

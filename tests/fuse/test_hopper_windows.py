@@ -91,13 +91,15 @@ def get_init_inputs():
 
 
 def test_lines_that_are_only_stored(tmp_path):
-    """Two lanes exchange what they have of two sectors (kernels/fragments_stored.cuh): in whole strips and in the last one."""
+    """Two lanes exchange what they have of two sectors (fragments_stored.cuh): in whole strips and in the last one."""
     reference, new = tmp_path / "lines.py", tmp_path / "lines_new.py"
     reference.write_text(LINES.replace("(1, 16, 6, 500)", "(8, 16, 512, 1022)"))
-    new.write_text(fuse_problem(reference, FuseOptions(strict=True, forward_only=True)).text)  # strips are for large images
+    # Strips are for large images, and what is made for those is proven with small ones.
+    new.write_text(fuse_problem(reference, FuseOptions(strict=True, forward_only=True)).text)
     (box,) = re.findall(r"#elif CRUCIBLE_HOPPER\n  using Box = Dims<1, 1, 1, (\d+)>", new.read_text())
     assert "(launch_strips<Strips<2," in new.read_text()
-    assert 2 * int(box) + 8 <= 502 < 4 * int(box) and 502 % 8 == 6, "several whole strips and a part, lines that begin anywhere"
+    assert 2 * int(box) + 8 <= 502 < 4 * int(box), "several whole strips and a part"
+    assert 502 % 8 == 6, "lines begin at any place of two"
     reference.write_text(LINES)
     proof = crucible.prove(reference, new, device="sim", seed=5, quick=True, forward_only=True)
     assert proof.verdict == "proven", f"{proof.reason.code}: {proof.reason.message}" if proof.reason else proof.verdict
