@@ -13,10 +13,12 @@ KINDS = (
 )
 
 
-def instructions(widths: Iterable[int], tf32: Iterable[int] = (), across: Iterable[int] = ()) -> str:
+def instructions(
+    widths: Iterable[int], tf32: Iterable[int] = (), across: Iterable[int] = (), kept: Iterable[int] = ()
+) -> str:
     """``Wgmma<N, kind>`` of kernels/wgmma.cuh for these N, and for N that are needed in kind Tf32 alone.
 
-    ``across``: N of ``WgmmaAcross``.
+    ``across``: N of ``WgmmaAcross``; ``kept``: of ``WgmmaKept``, whose A is in registers.
     """
     every = set(widths)
     parts = ["#if CRUCIBLE_HOPPER", "namespace crucible {"]
@@ -29,11 +31,20 @@ def instructions(widths: Iterable[int], tf32: Iterable[int] = (), across: Iterab
         for kind, condition, depth, element, tail in KINDS:
             if tail:
                 parts += [f"#if {condition}", _one(width, kind, depth, element, ", 1, 1", "WgmmaAcross"), "#endif"]
+    for width in sorted(set(kept)):
+        for kind, condition, depth, element, tail in KINDS:
+            if tail:  # of which one is left: registers are not transposed
+                parts += [f"#if {condition}", _one(width, kind, depth, element, ", 0", "WgmmaKept", 4), "#endif"]
     return "\n".join([*parts, "}  // namespace crucible", "#endif  // CRUCIBLE_HOPPER"])
 
 
-def _one(width: int, kind: str, depth: int, element: str, tail: str, name: str = "Wgmma") -> str:
+def _one(width: int, kind: str, depth: int, element: str, tail: str, name: str = "Wgmma", kept: int = 0) -> str:
+    """``kept``: so many registers are operand A, none where a descriptor is."""
     count = width // 2
+    b = count + (kept or 1)
+    a = "{" + ", ".join(f"%{i}" for i in range(count, b)) + "}" if kept else f"%{count}"
+    given = ", ".join(f'"r"(a[{i}])' for i in range(kept)) if kept else '"l"(a)'
+    taken = f"const unsigned (&a)[{kept}]" if kept else "uint64_t a"
     registers = [f"%{i}" for i in range(count)]
     sums = [f'"+f"(d[{i}])' for i in range(count)]
 
@@ -46,15 +57,15 @@ def _one(width: int, kind: str, depth: int, element: str, tail: str, name: str =
     return "\n".join([
         "template <>",
         f"struct {name}<{width}, Operands::{kind}> {{",
-        f"  static __device__ __forceinline__ void multiply(float (&d)[{count}], uint64_t a, uint64_t b, int more) {{",
+        f"  static __device__ __forceinline__ void multiply(float (&d)[{count}], {taken}, uint64_t b, int more) {{",
         "#if CRUCIBLE_HAS_WGMMA",
         "    asm volatile(",
-        f'        "{{\\n.reg .pred p;\\nsetp.ne.b32 p, %{count + 2}, 0;\\n"',
+        f'        "{{\\n.reg .pred p;\\nsetp.ne.b32 p, %{b + 1}, 0;\\n"',
         f'        "wgmma.mma_async.sync.aligned.m64n{width}k{depth}.f32.{element}.{element} {{"',
         *listed,
-        f'        "}}, %{count}, %{count + 1}, p, 1, 1{tail};\\n}}\\n"',
+        f'        "}}, {a}, %{b}, p, 1, 1{tail};\\n}}\\n"',
         f"        : {bound}",
-        '        : "l"(a), "l"(b), "r"(more));',
+        f'        : {given}, "l"(b), "r"(more));',
         "#endif",
         "  }",
         "};",
