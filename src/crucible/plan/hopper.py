@@ -88,7 +88,7 @@ class PairTile:
         weights = form.taps * TAP_BYTES
         if self.landings and operands != "Tf32":
             element = 4 if operands == "Half" else 2
-            landed = landed_pixels(form, self.columns, 16 // element)
+            landed = landed_pixels(form, self.columns, element)
             lines = self.slots * 2 * self.chunks * landed * 16 + self.landings * 8 * landed * element
             stages = 8 * 4 * beside_pitch(self.beside * self.columns) * 4 if self.beside > 1 else 0
             barriers = (2 * self.slots + 2 * self.landings + 1) * 8 + 112
@@ -429,9 +429,14 @@ def _split_cost(
     return count * (parts[2] + (parts[1] + parts[0]) / 4 + store / 2)
 
 
-def landed_pixels(form: Form, columns: int, group: int) -> int:
-    """Pixels of a line that kernels/window_strips.cuh reads for so many columns, in groups of one copy."""
-    return -(-(form.shift[3] % group + columns + (form.kernel[3] - 1) * form.dilation[3]) // group) * group
+def landed_pixels(form: Form, columns: int, element: int) -> int:
+    """Pixels of a line that kernels/window_strips.cuh reads for so many columns, in groups of one copy.
+
+    They begin with a sector where strips of elements of so many bytes do.
+    """
+    group, sector = 16 // element, 32 // element
+    lead = form.shift[3] % (sector if (columns - MORE) % sector == 0 else group)
+    return -(-(lead + columns + (form.kernel[3] - 1) * form.dilation[3]) // group) * group
 
 
 def _strips(
