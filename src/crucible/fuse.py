@@ -29,6 +29,7 @@ from crucible.graph import early_pools
 from crucible.graph.capture import Graph, Source, capture
 from crucible.graph.joint import Joint, forward_of, trace
 from crucible.graph.rewrites import run_all
+from crucible.plan.held import pair_up
 from crucible.plan.lower import Unsupported, lower
 from crucible.plan.program import Buffer
 from crucible.plan.same_place import same_place
@@ -275,6 +276,8 @@ def _planned(graph: Graph, name: str, options: FuseOptions, joint: Joint) -> Mod
     old = {b.name: b for b in arguments}
     pairs = [(old.get(name), new) for name, new in zip(targets(graph, arguments), program.updates)]
     same = same_place(plan, [(o, new) for o, new in pairs if o is not None and isinstance(new, Buffer)])
+    outside = [*program.outputs, *program.updates, *program.gradients]
+    pair_up(plan.forward_stages, {b.name for b in outside if isinstance(b, Buffer)} | set(plan.saved))
     functors = {}
     for number, s in enumerate(plan.stages):
         if not isinstance(s, Call):

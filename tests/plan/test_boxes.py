@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import crucible
+from crucible.plan import held
 from crucible.plan.boxes import BN, choose_box, shared_bytes
 from crucible.plan.forms import Form
 from crucible.plan.gradients import choose_gradient
@@ -108,6 +109,10 @@ def test_shared_memory_is_counted_as_the_kernels_count_it():
     together = choose_box(phased, (1, 17, 17, 17), 128, 64, 16, direct=True, phases=8, beside=2)
     strips = choose_box(lines, (1, 1, 513, 513), 64, 64, 8, direct=True, phases=4, beside=2)
     assert together is not None and together.pair is not None and strips is not None and strips.pair is not None
+    square = Form((1, 1, 3, 3), (1, 1, 1, 1), (1, 1, 1, 1), (0, 0, -2, -2), True)
+    normed = choose_box(square, (1, 1, 258, 258), 64, 64, 128, direct=True)
+    assert normed is not None and normed.pair is not None and normed.pair.landings
+    assert held.lines(square, normed.pair) == 6
     assert together.pair.ready and together.pair.beside == strips.pair.beside == 2 and strips.pair.landings
 
     def functor(name, box, f=f, more=""):
@@ -126,7 +131,7 @@ struct {name} {{
 #include "gradient_wgmma.cuh"
 #include "window_split.cuh"
 #include "window_ready.cuh"
-#include "window_strips.cuh"
+#include "window_held.cuh"
 using namespace crucible;
 {functor("Forward", tile.box)}
 {functor("Backward", gradient.box)}
@@ -134,6 +139,7 @@ using namespace crucible;
 {functor("Beside", beside.pair.box, wide)}
 {functor("Together", together.pair.box, phased, "using Inside = void; static constexpr int PHASES = 8, BESIDE = 2;")}
 {functor("Strips_", strips.pair.box, lines, "using Inside = void; static constexpr int PHASES = 4, BESIDE = 2;")}
+{functor("Normed", normed.pair.box, square)}
 {functor("Precise", tile.precise.box)}
 {functor("PreciseBeside", beside.precise.box, wide)}
 {functor("Groups", gradient.box, wide)}
@@ -153,6 +159,7 @@ extern "C" int together_bytes() {{ return Pair<{together.pair.text("Half")}, Tog
 extern "C" int together_again_bytes() {{ return Pair<{together.pair.text("Tf32")}, Together>::shared_bytes; }}
 extern "C" int strips_bytes() {{ return Strip<{strips.pair.text("Half")}, Strips_>::shared_bytes; }}
 extern "C" int strips_again_bytes() {{ return Pair<{strips.pair.text("Tf32")}, Strips_>::shared_bytes; }}
+extern "C" int held_lines() {{ return Hold<Holding<{held.slots(square)}, {normed.pair.chunks}>, Normed>::LINES; }}
 extern "C" int window_bytes() {{ return WindowSizes<{tile.text("Tf32")}, Forward>::shared_bytes; }}
 extern "C" int gradient_bytes() {{ return GradientSizes<{gradient.text()}, Backward>::shared_bytes; }}
 """
@@ -162,6 +169,7 @@ extern "C" int gradient_bytes() {{ return GradientSizes<{gradient.text()}, Backw
         "window_bytes": shared_bytes(f, tile.box, tile.rows, tile.words),
         "gradient_bytes": gradient.shared_bytes(f),
         "groups_bytes": groups.shared_bytes(wide), "flat_bytes": flat.shared_bytes(dilated),
+        "held_lines": held.lines(square, normed.pair),
         "kept_bytes": tile.pair.shared_bytes(f, "Half"), "kept_columns": tile.pair.columns,
         "again_bytes": tile.pair.shared_bytes(f, "Tf32"),
         "beside_bytes": beside.pair.shared_bytes(wide, "Half"), "beside_columns": beside.pair.columns,

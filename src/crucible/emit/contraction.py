@@ -244,6 +244,9 @@ def contraction(stage: Contraction, buffers: Mapping[str, Buffer], comment: Iter
     made.columns = pair.instructions if pair is not None else {stage.tile.cols} if stage.packed else set()
     made.tf32 = {precise.columns} if precise is not None else set()
     made.across = {groups.columns} if groups is not None else set()
+    if stage.held is not None and pair is not None:
+        made.kept = {pair.columns}
+        made.templates.add("window_held.cuh")
     return made
 
 

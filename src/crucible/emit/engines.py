@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from crucible.plan.boxes import WindowTile
 from crucible.plan.gradients import GradientTile
+from crucible.plan.held import WORDS, slots
 from crucible.plan.index import Int, product
 from crucible.plan.stages import Contraction
 from crucible.plan.tiles import FEW_DEPTH, FEW_ELEMENTS, FEW_LINES, MmaTile, Tile
@@ -154,7 +155,7 @@ def window_words(stage: Contraction, tile: WindowTile) -> int:
     assert s is not None
     rows, channels, groups = (v.extent.constant for v in (stage.contract.rows, s.channel, stage.contract.batch[-1]))
     assert rows is not None and channels is not None and groups is not None
-    return tile.packed_words(rows, channels, s.form.taps, groups)
+    return tile.packed_words(rows, channels, s.form.taps, groups) + (0 if stage.held is None else WORDS)
 
 
 def _window_workspace(stage: Contraction, tile: WindowTile) -> str:
@@ -204,3 +205,17 @@ def launch(stage: Contraction, stream: str) -> str:
     if len(options) > 1:
         lines.append("#endif")
     return "\n".join(lines)
+
+
+def held(stage: Contraction, stream: str) -> str:
+    """The text that launches a contraction and its walk, ``then``, together, and says in ``done`` whether it could."""
+    tile = stage.tile
+    assert isinstance(tile, WindowTile) and tile.pair is not None and stage.contract.sliding is not None
+    own = f"Holding<{slots(stage.contract.sliding.form)}, {tile.pair.chunks}>"
+    behind = f"(packed + {4 * (window_words(stage, tile) - WORDS)} + 255) / 256 * 256"
+    words = f"reinterpret_cast<unsigned long long*>({behind})"
+    given = f"then, reinterpret_cast<void*>(packed), {words}, {stream}, &done"
+    if tile.pair.merged > 1:
+        merged = f"Merged<Stage, {tile.pair.merged}>(stage)"
+        return f"launch_held<{own}, {tile.text('Tf32')}>({merged}, {given})"
+    return f"launch_held<{own}, {tile.pair.text('Tf32')}>(stage, {given})"

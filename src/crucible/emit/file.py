@@ -64,7 +64,7 @@ def write_file(request: Request) -> str:
                 renamed = re.sub(rf"\b(run_|packed_|pieces_)?{re.escape(f.name)}\b", rf"\g<1>{label}", f.text)
                 found.append(Functor(label, renamed, f.pointers, f.sizes, f.extra, f"run_{label}", f.functions,
                                      f.structs, f.templates, f.columns, f.tf32, f.across,
-                                     f.asks))  # fmt: skip
+                                     f.kept, f.asks))  # fmt: skip
     parts = {part: functors for part, functors in parts.items() if functors}
     sections = [_header(request), _imports(), _cuda(parts, runs), _builder(request, parts, runs)]
     for mode in request.modes:
@@ -115,10 +115,11 @@ def _cuda(parts: dict[str, list[Functor]], runs: Sequence[Pass]) -> str:
         columns = set().union(*(f.columns for f in functors))
         tf32 = set().union(*(f.tf32 for f in functors))
         across = set().union(*(f.across for f in functors))
+        kept = set().union(*(f.kept for f in functors))
         text = "\n\n".join([
             "#include <stdexcept>\n#include <string>\n#include <cstring>",
             f"{LIBRARY_BEGIN}\n\n{library(templates, functions, structs)}\n\n{LIBRARY_END}",
-            *([wgmma.instructions(columns, tf32, across)] if columns or tf32 or across else []),
+            *([wgmma.instructions(columns, tf32, across, kept)] if columns or tf32 or across else []),
             "using namespace crucible;",
             'inline void check(cudaError_t error, const char* kernel) {\n'
             "  if (error == cudaSuccess) return;\n"

@@ -31,7 +31,9 @@ class Functor:
     columns: set[int] = field(default_factory=set)  # of Hopper's matrix instructions
     tf32: set[int] = field(default_factory=set)  # the same, of those that are needed in kind Tf32 alone
     across: set[int] = field(default_factory=set)  # the same, of operands that lie across
+    kept: set[int] = field(default_factory=set)  # the same, with weights in registers
     asks: tuple[str, ...] = ()  # those of which packed_NAME(sizes), pieces_NAME(sizes) say how many bytes they have
+    fill: str = ""  # the struct's members, from the arguments
 
 
 class Parts:
@@ -136,6 +138,7 @@ def assemble(
         name, "\n".join(_wrapped(lines)), pointers, sizes, extra, f"run_{name}", functions, structs, templates
     )
     made.asks = tuple(memory)
+    made.fill = ", ".join(fill)
     return made
 
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from crucible.emit.engines import window_words
-from crucible.emit.functor import Functor
+from crucible.emit.engines import TF32, held, window_words
+from crucible.emit.functor import STREAM, Functor
 from crucible.emit.host import (
     DTYPES,
     ITEMS,
@@ -107,8 +107,10 @@ class Pass:
             for b in written(stage):
                 if b.name not in self.given and b.name not in self.tensors and b.name not in self.same:
                     found[b.name] = times(b.numel, ITEMS.get(b.dtype, "1")), self.users[b.name]
+            # A walk that follows in the same launch stores while the contraction still reads.
+            together = 3 if isinstance(stage, Contraction) and stage.held is not None else 1
             for name, count in self._extra(stage).items():
-                found[name] = count, 1 << number
+                found[name] = count, together << number
         return found
 
     def _extra(self, stage: Stage) -> dict[str, str]:
@@ -201,7 +203,8 @@ class Pass:
 
     def cuda(self) -> list[str]:
         """The C++ functions."""
-        return [
+        together = [self._together(s, s.held) for s in self.stages if isinstance(s, Contraction) and s.held is not None]
+        return together + [
             "\n".join([
                 "// One after another, those that are asked for.",
                 f"void run_{name}({', '.join(parameters)}) {{",
@@ -210,6 +213,34 @@ class Pass:
             ])
             for segment, (name, parameters) in enumerate(self.signatures().items())
         ]  # fmt: skip
+
+    def _together(self, stage: Contraction, then: Row) -> str:
+        """A function that runs a contraction and the walk after it as one kernel, where that can be."""
+        f, g = self.functor(stage), self.functor(then)
+        pointers = dict.fromkeys([*f.pointers, *g.pointers])
+        sizes = dict.fromkeys([*f.sizes, *g.sizes])
+        arguments = [f"uint64_t {pointer(b)}" for b in pointers] + [f"int64_t {s}" for s in sizes]
+        name, label = self._held(stage), self.label(stage)
+        box = [] if stage.box == ZERO else [f"if ({stage.box} != 0) return false;"]
+        return "\n".join([
+            f"// {label} and {self.label(then)} as one kernel, where that can be: whether it was.",
+            f"bool {name}({', '.join([*arguments, 'uint64_t packed', 'uint64_t stream'])}) {{",
+            f"#if CRUCIBLE_HOPPER && CRUCIBLE_{stage.contract.rule.upper()} == {TF32}",
+            *(f"  {line}" for line in box),
+            f"  using Stage = {label};",
+            f"  const Stage stage{{{f.fill}}};",
+            f"  const {self.label(then)} then{{{g.fill}}};",
+            "  bool done = false;",
+            f'  check({held(stage, STREAM)}, "{label}");',
+            "  return done;",
+            "#else",
+            "  return false;",
+            "#endif",
+            "}",
+        ])  # fmt: skip
+
+    def _held(self, stage: Contraction) -> str:
+        return f"held_{self.name}_{self.label(stage)}"
 
     @property
     def _hosts(self) -> list[str]:
@@ -224,6 +255,14 @@ class Pass:
         for bit, number in enumerate(self.segments[segment]):
             stage = self.stages[number]
             f = self.functor(stage)
+            if isinstance(stage, Contraction) and stage.held is not None and number + 1 in self.segments[segment]:
+                g = self.functor(stage.held)
+                both = [*dict.fromkeys([*f.pointers, *g.pointers])]
+                given = [_own(b) if b in self.room else pointer(self.same.get(b, b)) for b in both]
+                given += [*dict.fromkeys([*f.sizes, *g.sizes]), f"packed_{stage.name}", "stream"]
+                pair = _bit(bit) + " | " + _bit(bit + 1)
+                call = f"{self._held(stage)}({', '.join(given)})"
+                lines.append(f"if ((stages & ({pair})) == ({pair}) && {call}) stages &= ~uint64_t({pair});")
             arguments = [_own(b) if b in self.room else pointer(self.same.get(b, b)) for b in f.pointers] + f.sizes
             for e in f.extra:
                 name = f"{e}_{stage.name}"

@@ -8,9 +8,10 @@ from functools import partial
 
 from crucible.emit.functor import STREAM, Functor, Parts, assemble
 from crucible.emit.vectors import Body, Dealing, Loops
-from crucible.emit.writer import TYPES, Block, Writer, indented
+from crucible.emit.writer import TYPES, Block, Writer, indented, pointer
 from crucible.plan import reducers
-from crucible.plan.index import ONE, Int, Var
+from crucible.plan.held import parted
+from crucible.plan.index import ONE, ZERO, Int, Var
 from crucible.plan.kept import Keeping, keeping
 from crucible.plan.program import Reduce
 from crucible.plan.stages import Pass, Row, Store
@@ -222,9 +223,42 @@ def _sliced_row(stage: Row, parts: Parts, head: list[str], comment: Iterable[str
         "                                     const Found& found) const {",
         *indented(f.top.lines), *indented(loop), "}",
     ]  # fmt: skip
+    if stage.held:
+        body += _held(stage, parts)
     given = f"stage, reinterpret_cast<void*>(parts), {STREAM}"
     launch = f'check(launch_sliced_rows<{stage.lanes}>({given}), "{stage.name}");'
     return assemble(parts, stage.name, comment, body, launch, ["parts"], {"row.cuh", "reduce.cuh"})
+
+
+def _held(stage: Row, parts: Parts) -> list[str]:
+    """The same for a kernel that has elements at hand: what a part's have in common, and what becomes of each."""
+    last = stage.passes[-1]
+    part, place, single, _ = by_parts(last, ())
+    (store,) = single.stores
+    assert part is not None and last.repeats is not None
+    value, common = parted(stage)
+    g, w, at = (parts.writer({stage.row: "row", part: "part"}) for _ in range(3))
+    g.expect(common)
+    found = Block(g.top)
+    found.lines.append("const Acc0& a0 = found.a0;")
+    _results(g, stage, 0, "a0", _locals_of(stage), found)
+    g.top.lines += found.lines
+    fields = [g.value(v, g.top) for v in common]
+    w.expect([value])
+    text = w.value(value, w.top)
+    start = at.int(store.index.substitute({place: ZERO}), at.top)
+    return [
+        f"static constexpr int HELD_ROWS = {last.repeats};  // parts of a row",
+        f"struct Held {{ accum {', '.join(common.values()) or 'none'}; }};",
+        "static __device__ __forceinline__ Found found_of(accum count, accum mean, accum m2) {",
+        "  Found found;", "  found.a0.r0.step(count, mean, m2);", "  return found;", "}",
+        "__device__ __forceinline__ Held held(Index row, Index part, const Found& found) const {",
+        *indented(g.top.lines), f"  return {{{', '.join(fields) or '0'}}};", "}",
+        "__device__ __forceinline__ accum held_value(const Held& of, accum element) const {",
+        *indented(w.top.lines), f"  return {text};", "}",
+        "__host__ __device__ __forceinline__ scalar* held_at(Index row, Index part) const {",
+        *indented(at.top.lines), f"  return &{pointer(store.buffer.name)}[{start}];", "}",
+    ]  # fmt: skip
 
 
 LANES = Dealing("lanes.first()", "lanes.step()", "lanes.step() * IN_FLIGHT", "lanes.first()", "lanes.step()")

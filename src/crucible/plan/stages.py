@@ -69,6 +69,7 @@ class Row:
     lanes: int = 256
     split: bool = False
     sliced: bool = False  # the last walk has a launch of its own: long, and without reductions
+    held: bool = False  # a contraction may do it all in its own launch (plan/held.py)
     nodes: list[str] = field(default_factory=list)
 
 
@@ -134,6 +135,7 @@ class Contraction:
     box: Int = ZERO  # which of Hopper's boxes: the first, or the number of a narrower one
     packed: bool = False  # on Hopper, for its own instructions (kernels/contract_wgmma.cuh)
     site: Site | None = None  # what the tile was chosen for
+    held: Row | None = None  # the walk that may follow in the same launch (plan/held.py)
     nodes: list[str] = field(default_factory=list)
 
 

@@ -19,6 +19,7 @@ from crucible.plan.boxes import WindowTile
 from crucible.plan.cost import Cost, bound, item_bytes, stage_cost
 from crucible.plan.gpus import Gpu
 from crucible.plan.gradients import GradientTile
+from crucible.plan.held import WORDS
 from crucible.plan.program import Program
 from crucible.plan.schedule import Plan
 from crucible.plan.stages import Call, Contraction, Map, Row, Stage
@@ -207,11 +208,15 @@ def _kernel(fused: Fused, mode: Mode, stage: Stage, cost: Cost, whole: Cost, dir
     elif isinstance(stage, Row) and stage.sliced:
         beside = "a first launch joins the partial results of each row"
     elif isinstance(stage, Contraction) and isinstance(stage.tile, WindowTile):
-        beside = f"a first launch packs {amount(4 * window_words(stage, stage.tile))} of weights"
+        words = window_words(stage, stage.tile) - (0 if stage.held is None else WORDS)
+        beside = f"a first launch packs {amount(4 * words)} of weights"
         if stage.tile.pair is not None and stage.tile.pair.ready:
             beside += "; on Hopper a second one rounds the input"
         if stage.tile.pair is not None:
             beside += "; on Hopper a last one does again what half could not hold"
+        if stage.held is not None:
+            label = mode.labels[stage.held.name]
+            beside += f"; where a sample fits on the chip, {label} is part of the same kernel there"
     elif isinstance(stage, Contraction) and isinstance(stage.tile, GradientTile) and stage.tile.groups is not None:
         beside = "on Hopper two launches round both tensors, a last one does again what half could not hold"
     elif isinstance(stage, Contraction) and stage.site is not None and stage.site.few:
