@@ -3902,8 +3902,10 @@ struct Strip {
   static constexpr int N = P::Box::at(3) + 8, TAPS = P::Kernel::product, ACROSS = P::Kernel::at(3), DOWN = P::Kernel::at(2);
   static constexpr int REACH = (DOWN - 1) * P::Dilation::at(2);  // lines under an output line, but one
   static constexpr int GROUP = 16 / sizeof(scalar);              // pixels of one copy
-  // Lines land from a pixel on whose number is a multiple of GROUP.
-  static constexpr int LEAD = (P::Shift::at(3) % GROUP + GROUP) % GROUP;
+  // Lines land from a pixel on where a sector of a line that begins with one does: a copy whose lanes' halves of sectors lie
+  // otherwise in shared memory than in global asks for every sector twice.
+  static constexpr int SECTOR = P::Box::at(3) % (32 / sizeof(scalar)) == 0 ? 32 / sizeof(scalar) : GROUP;
+  static constexpr int LEAD = (P::Shift::at(3) % SECTOR + SECTOR) % SECTOR;
   static constexpr int PLACES = LEAD + N + (ACROSS - 1) * P::Dilation::at(3), LANDED = (PLACES + GROUP - 1) / GROUP * GROUP;
   static constexpr int GROUPS = LANDED / GROUP, EACH = (GROUPS + 31) / 32;
   static constexpr int UNITS = W::CHUNKS * 2, PAIRS = LANDED / 2, PAIRS_EACH = (PAIRS + 31) / 32;
@@ -4073,32 +4075,33 @@ struct StripRounder {
     *reinterpret_cast<uint4*>(to + (swap ? 16 : 0)) = swap ? second : first;
     *reinterpret_cast<uint4*>(to + (swap ? 0 : 16)) = swap ? first : second;
   }
+  // Two pixels of eight channels, in half.
+  __device__ __forceinline__ void round_pair(float2 (&v)[W::UNIT], int pair, unsigned char* unit) {
+#pragma unroll
+    for (int e = 0; e < W::UNIT; ++e) {
+      v[e].x *= by, v[e].y *= by;
+      watch.see(e, v[e]);
+    }
+    const auto word = [&](int e, bool y) { return y ? pack_half(v[e].y, v[e + 1].y) : pack_half(v[e].x, v[e + 1].x); };
+    const uint4 first = make_uint4(word(0, false), word(2, false), word(4, false), word(6, false));
+    const uint4 second = make_uint4(word(0, true), word(2, true), word(4, true), word(6, true));
+    if (pair < S::PAIRS) put(first, second, unit + pair * 32);
+  }
+  static __device__ __forceinline__ void load_pair(const scalar* landing, int pair, float2 (&v)[W::UNIT]) {
+#pragma unroll
+    for (int e = 0; e < W::UNIT; ++e)
+      v[e] = pair < S::PAIRS ? *reinterpret_cast<const float2*>(landing + e * S::LANDED + pair * 2) : make_float2(0.0f, 0.0f);
+  }
   __device__ __forceinline__ void take(const scalar* landing, unsigned char* unit, unsigned free, unsigned slot, unsigned parity) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     if constexpr (W::kind == Operands::Half) {
       float2 v[S::PAIRS_EACH][W::UNIT];
 #pragma unroll
-      for (int i = 0; i < S::PAIRS_EACH; ++i)
-#pragma unroll
-        for (int e = 0; e < W::UNIT; ++e)
-          if (lane + i * 32 < S::PAIRS)
-            v[i][e] = *reinterpret_cast<const float2*>(landing + e * S::LANDED + (lane + i * 32) * 2);
-          else
-            v[i][e] = make_float2(0.0f, 0.0f);
+      for (int i = 0; i < S::PAIRS_EACH; ++i) load_pair(landing, lane + i * 32, v[i]);
       barrier_arrive(free);  // it fills again while this warp waits for the slot; each lane says so, as racecheck wants it
       barrier_wait(slot, parity);
 #pragma unroll
-      for (int i = 0; i < S::PAIRS_EACH; ++i) {
-#pragma unroll
-        for (int e = 0; e < W::UNIT; ++e) {
-          v[i][e].x *= by, v[i][e].y *= by;
-          watch.see(e, v[i][e]);
-        }
-        const auto word = [&](int e, bool y) { return y ? pack_half(v[i][e].y, v[i][e + 1].y) : pack_half(v[i][e].x, v[i][e + 1].x); };
-        const uint4 first = make_uint4(word(0, false), word(2, false), word(4, false), word(6, false));
-        const uint4 second = make_uint4(word(0, true), word(2, true), word(4, true), word(6, true));
-        if (lane + i * 32 < S::PAIRS) put(first, second, unit + (lane + i * 32) * 32);
-      }
+      for (int i = 0; i < S::PAIRS_EACH; ++i) round_pair(v[i], lane + i * 32, unit);
       watch.seen();
     } else {
       unsigned v[S::PAIRS_EACH][W::UNIT];  // two elements each
@@ -9761,8 +9764,10 @@ struct Strip {
   static constexpr int N = P::Box::at(3) + 8, TAPS = P::Kernel::product, ACROSS = P::Kernel::at(3), DOWN = P::Kernel::at(2);
   static constexpr int REACH = (DOWN - 1) * P::Dilation::at(2);  // lines under an output line, but one
   static constexpr int GROUP = 16 / sizeof(scalar);              // pixels of one copy
-  // Lines land from a pixel on whose number is a multiple of GROUP.
-  static constexpr int LEAD = (P::Shift::at(3) % GROUP + GROUP) % GROUP;
+  // Lines land from a pixel on where a sector of a line that begins with one does: a copy whose lanes' halves of sectors lie
+  // otherwise in shared memory than in global asks for every sector twice.
+  static constexpr int SECTOR = P::Box::at(3) % (32 / sizeof(scalar)) == 0 ? 32 / sizeof(scalar) : GROUP;
+  static constexpr int LEAD = (P::Shift::at(3) % SECTOR + SECTOR) % SECTOR;
   static constexpr int PLACES = LEAD + N + (ACROSS - 1) * P::Dilation::at(3), LANDED = (PLACES + GROUP - 1) / GROUP * GROUP;
   static constexpr int GROUPS = LANDED / GROUP, EACH = (GROUPS + 31) / 32;
   static constexpr int UNITS = W::CHUNKS * 2, PAIRS = LANDED / 2, PAIRS_EACH = (PAIRS + 31) / 32;
@@ -9932,32 +9937,33 @@ struct StripRounder {
     *reinterpret_cast<uint4*>(to + (swap ? 16 : 0)) = swap ? second : first;
     *reinterpret_cast<uint4*>(to + (swap ? 0 : 16)) = swap ? first : second;
   }
+  // Two pixels of eight channels, in half.
+  __device__ __forceinline__ void round_pair(float2 (&v)[W::UNIT], int pair, unsigned char* unit) {
+#pragma unroll
+    for (int e = 0; e < W::UNIT; ++e) {
+      v[e].x *= by, v[e].y *= by;
+      watch.see(e, v[e]);
+    }
+    const auto word = [&](int e, bool y) { return y ? pack_half(v[e].y, v[e + 1].y) : pack_half(v[e].x, v[e + 1].x); };
+    const uint4 first = make_uint4(word(0, false), word(2, false), word(4, false), word(6, false));
+    const uint4 second = make_uint4(word(0, true), word(2, true), word(4, true), word(6, true));
+    if (pair < S::PAIRS) put(first, second, unit + pair * 32);
+  }
+  static __device__ __forceinline__ void load_pair(const scalar* landing, int pair, float2 (&v)[W::UNIT]) {
+#pragma unroll
+    for (int e = 0; e < W::UNIT; ++e)
+      v[e] = pair < S::PAIRS ? *reinterpret_cast<const float2*>(landing + e * S::LANDED + pair * 2) : make_float2(0.0f, 0.0f);
+  }
   __device__ __forceinline__ void take(const scalar* landing, unsigned char* unit, unsigned free, unsigned slot, unsigned parity) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     if constexpr (W::kind == Operands::Half) {
       float2 v[S::PAIRS_EACH][W::UNIT];
 #pragma unroll
-      for (int i = 0; i < S::PAIRS_EACH; ++i)
-#pragma unroll
-        for (int e = 0; e < W::UNIT; ++e)
-          if (lane + i * 32 < S::PAIRS)
-            v[i][e] = *reinterpret_cast<const float2*>(landing + e * S::LANDED + (lane + i * 32) * 2);
-          else
-            v[i][e] = make_float2(0.0f, 0.0f);
+      for (int i = 0; i < S::PAIRS_EACH; ++i) load_pair(landing, lane + i * 32, v[i]);
       barrier_arrive(free);  // it fills again while this warp waits for the slot; each lane says so, as racecheck wants it
       barrier_wait(slot, parity);
 #pragma unroll
-      for (int i = 0; i < S::PAIRS_EACH; ++i) {
-#pragma unroll
-        for (int e = 0; e < W::UNIT; ++e) {
-          v[i][e].x *= by, v[i][e].y *= by;
-          watch.see(e, v[i][e]);
-        }
-        const auto word = [&](int e, bool y) { return y ? pack_half(v[i][e].y, v[i][e + 1].y) : pack_half(v[i][e].x, v[i][e + 1].x); };
-        const uint4 first = make_uint4(word(0, false), word(2, false), word(4, false), word(6, false));
-        const uint4 second = make_uint4(word(0, true), word(2, true), word(4, true), word(6, true));
-        if (lane + i * 32 < S::PAIRS) put(first, second, unit + (lane + i * 32) * 32);
-      }
+      for (int i = 0; i < S::PAIRS_EACH; ++i) round_pair(v[i], lane + i * 32, unit);
       watch.seen();
     } else {
       unsigned v[S::PAIRS_EACH][W::UNIT];  // two elements each
