@@ -135,7 +135,7 @@ def test_no_contraction_looks_for_inserted_zeros(folder, name):
             assert not any(isinstance(c, Multiple) for c in conditions), s.name
 
 
-REPEATED = ("deep", "few", "general", "normed", "plain strips", "rows", "strided deep")  # in other tests
+REPEATED = ("small", "deep", "few", "general", "normed", "plain strips", "rows", "strided deep")  # in other tests
 WINDOWS = {
     "forward 2d": ("nn.ConvTranspose2d(64, 64, 3, stride=2)", (2, 64, 64, 64), "forward"),
     "forward 3d": ("nn.ConvTranspose3d(64, 64, 3, stride=2)", (2, 64, 12, 16, 16), "forward"),

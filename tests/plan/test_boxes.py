@@ -58,7 +58,7 @@ def test_no_box_where_no_halo_fits():
     assert choose_gradient(form((3, 3), dilation=200), (8, 1, 32, 32), 64, 64, OTHER) is None
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.lists(st.integers(1, 5), min_size=1, max_size=3), st.integers(1, 3), st.integers(1, 3),
     st.lists(st.integers(1, 70), min_size=4, max_size=4), st.integers(1, 200), st.integers(1, 200),
