@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from crucible.plan.boxes import WindowTile
 from crucible.plan.gradients import GradientTile
-from crucible.plan.held import WORDS, slots
+from crucible.plan.held import slots
 from crucible.plan.index import Int, product
 from crucible.plan.stages import Contraction
 from crucible.plan.tiles import FEW_DEPTH, FEW_ELEMENTS, FEW_LINES, MmaTile, Tile
@@ -155,7 +155,7 @@ def window_words(stage: Contraction, tile: WindowTile) -> int:
     assert s is not None
     rows, channels, groups = (v.extent.constant for v in (stage.contract.rows, s.channel, stage.contract.batch[-1]))
     assert rows is not None and channels is not None and groups is not None
-    return tile.packed_words(rows, channels, s.form.taps, groups) + (0 if stage.held is None else WORDS)
+    return tile.packed_words(rows, channels, s.form.taps, groups)
 
 
 def _window_workspace(stage: Contraction, tile: WindowTile) -> str:
@@ -212,7 +212,7 @@ def held(stage: Contraction, stream: str) -> str:
     tile = stage.tile
     assert isinstance(tile, WindowTile) and tile.pair is not None and stage.contract.sliding is not None
     own = f"Holding<{slots(stage.contract.sliding.form)}, {tile.pair.chunks}>"
-    behind = f"(packed + {4 * (window_words(stage, tile) - WORDS)} + 255) / 256 * 256"
+    behind = f"(packed + {4 * window_words(stage, tile)} + 255) / 256 * 256"
     words = f"reinterpret_cast<unsigned long long*>({behind})"
     given = f"then, reinterpret_cast<void*>(packed), {words}, {stream}, &done"
     if tile.pair.merged > 1:

@@ -27,6 +27,7 @@ from crucible.emit.host import (
 )
 from crucible.emit.writer import pointer
 from crucible.plan.boxes import WindowTile
+from crucible.plan.held import WORDS
 from crucible.plan.index import ZERO, product
 from crucible.plan.program import STORAGE, Buffer
 from crucible.plan.stages import Call, Contraction, Row, Stage, read, written
@@ -126,7 +127,8 @@ class Pass:
             found[f"{asked}_{stage.name}"] = f"kernels.{asked}_{self.label(stage)}({', '.join(f.sizes)})"
         if "packed" in f.extra and not f.asks:
             assert isinstance(stage, Contraction) and isinstance(stage.tile, WindowTile)
-            found[f"packed_{stage.name}"] = str(4 * window_words(stage, stage.tile))
+            moments = 0 if stage.held is None else WORDS  # of all blocks, behind the weights
+            found[f"packed_{stage.name}"] = str(4 * (window_words(stage, stage.tile) + moments))
         return found
 
     @cached_property
@@ -217,8 +219,7 @@ class Pass:
     def _together(self, stage: Contraction, then: Row) -> str:
         """A function that runs a contraction and the walk after it as one kernel, where that can be."""
         f, g = self.functor(stage), self.functor(then)
-        pointers = dict.fromkeys([*f.pointers, *g.pointers])
-        sizes = dict.fromkeys([*f.sizes, *g.sizes])
+        pointers, sizes = _of_both(f, g)
         arguments = [f"uint64_t {pointer(b)}" for b in pointers] + [f"int64_t {s}" for s in sizes]
         name, label = self._held(stage), self.label(stage)
         box = [] if stage.box == ZERO else [f"if ({stage.box} != 0) return false;"]
@@ -256,10 +257,9 @@ class Pass:
             stage = self.stages[number]
             f = self.functor(stage)
             if isinstance(stage, Contraction) and stage.held is not None and number + 1 in self.segments[segment]:
-                g = self.functor(stage.held)
-                both = [*dict.fromkeys([*f.pointers, *g.pointers])]
+                both, sizes = _of_both(f, self.functor(stage.held))
                 given = [_own(b) if b in self.room else pointer(self.same.get(b, b)) for b in both]
-                given += [*dict.fromkeys([*f.sizes, *g.sizes]), f"packed_{stage.name}", "stream"]
+                given += [*sizes, f"packed_{stage.name}", "stream"]
                 pair = _bit(bit) + " | " + _bit(bit + 1)
                 call = f"{self._held(stage)}({', '.join(given)})"
                 lines.append(f"if ((stages & ({pair})) == ({pair}) && {call}) stages &= ~uint64_t({pair});")
@@ -410,6 +410,11 @@ class Pass:
     def _address(self, name: str) -> str:
         """Under guards what is not made has no address."""
         return f"_address({name})" if self.guards and name not in self.given else f"{name}.data_ptr()"
+
+
+def _of_both(f: Functor, g: Functor) -> tuple[list[str], list[str]]:
+    """Pointers and sizes of two functors that are launched together."""
+    return list(dict.fromkeys([*f.pointers, *g.pointers])), list(dict.fromkeys([*f.sizes, *g.sizes]))
 
 
 def _results(stage: Call) -> list[str]:

@@ -21,8 +21,9 @@ from crucible.plan.vectors import by_parts
 # Of kernels/window_held.cuh: lines in the ring but those under an output line, channels of a group, lines of a block.
 AHEAD, GROUPS, LEAST = 1, (4, 8, 16), 4
 MOST = 8  # lines of a block
+BLOCKS, REGISTERS = 160, 168  # at most; of a thread, for sums and weights
 COMMON = 6  # numbers that the elements of a part of a row have in common
-WORDS = 2 * 16 * 160 * 2 + 64  # for the moments of all blocks, and to begin where a line of memory does
+WORDS = 2 * 16 * BLOCKS * 2 + 64  # for the moments of all blocks, and to begin where a line of memory does
 
 
 def pair_up(stages: Sequence[Stage], kept: Iterable[str]) -> None:
@@ -108,7 +109,8 @@ def lines(form: Form, pair: PairTile) -> int:
     columns, chunks = pair.columns, pair.chunks
     landed, steps = landed_pixels(form, columns, 4), chunks * form.taps
     taken = slots(form) * 2 * chunks * landed * 16 + 8 * 8 * landed * 4
-    taken += max(0, steps - (168 - columns // 2) // 4) * TAP_BYTES + PAIR_ROWS * (4 * COMMON + 32) + 160 * 4 + 256
+    taken += max(0, steps - (REGISTERS - columns // 2) // 4) * TAP_BYTES
+    taken += PAIR_ROWS * (4 * COMMON + 32) + BLOCKS * 4 + 256
     return min(MOST, (HOPPER_SHARED - taken) // (PAIR_ROWS * (columns - MORE) * 4))
 
 

@@ -19,7 +19,6 @@ from crucible.plan.boxes import WindowTile
 from crucible.plan.cost import Cost, bound, item_bytes, stage_cost
 from crucible.plan.gpus import Gpu
 from crucible.plan.gradients import GradientTile
-from crucible.plan.held import WORDS
 from crucible.plan.program import Program
 from crucible.plan.schedule import Plan
 from crucible.plan.stages import Call, Contraction, Map, Row, Stage
@@ -208,8 +207,7 @@ def _kernel(fused: Fused, mode: Mode, stage: Stage, cost: Cost, whole: Cost, dir
     elif isinstance(stage, Row) and stage.sliced:
         beside = "a first launch joins the partial results of each row"
     elif isinstance(stage, Contraction) and isinstance(stage.tile, WindowTile):
-        words = window_words(stage, stage.tile) - (0 if stage.held is None else WORDS)
-        beside = f"a first launch packs {amount(4 * words)} of weights"
+        beside = f"a first launch packs {amount(4 * window_words(stage, stage.tile))} of weights"
         if stage.tile.pair is not None and stage.tile.pair.ready:
             beside += "; on Hopper a second one rounds the input"
         if stage.tile.pair is not None:
