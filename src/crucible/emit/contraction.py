@@ -12,6 +12,7 @@ from crucible.emit.writer import Block, Writer, indented, pointer
 from crucible.plan import reducers
 from crucible.plan.boxes import WindowTile
 from crucible.plan.gradients import GradientTile
+from crucible.plan.held import by_rows
 from crucible.plan.index import Int, Var, below, of_var, product
 from crucible.plan.program import Buffer, Phases, unflat
 from crucible.plan.stages import Contraction, Pool, Store, Tail
@@ -196,6 +197,8 @@ def contraction(stage: Contraction, buffers: Mapping[str, Buffer], comment: Iter
     ]
     stats = stage.statistics
     body += _finish(parts, stage)
+    if stage.held is not None:
+        body += _known(parts, stage)
     if c.phases is not None:
         body += _phases(parts, stage, c.phases)
     if _in_fragments(stage):
@@ -284,6 +287,27 @@ def _finish(parts: Parts, stage: Contraction) -> list[str]:
             "}",
         ]
     return lines
+
+
+def _known(parts: Parts, stage: Contraction) -> list[str]:
+    """The same for a kernel that has many elements of a row: what they have in common, and what becomes of each."""
+    c, stats = stage.contract, stage.statistics
+    assert stats is not None
+    value, common = by_rows(stats.value)
+    g, w = parts.writer(), parts.writer()
+    _decoded(g, c.batch, "z", [v.extent for v in c.batch], g.top)
+    g.top.names[c.rows] = "m"
+    g.expect(common)
+    fields = [g.value(v, g.top) for v in common]
+    w.expect([value])
+    text = w.value(value, w.top)
+    return [
+        f"struct Known {{ accum {', '.join(common.values()) or 'none'}; }};",
+        "__device__ __forceinline__ Known known(Index z, Index m) const {",
+        *indented(g.top.lines), f"  return {{{', '.join(fields) or '0'}}};", "}",
+        "__device__ __forceinline__ accum finish_known(const Known& of, accum value) const {",
+        *indented(w.top.lines), f"  return {text};", "}",
+    ]  # fmt: skip
 
 
 def _in_fragments(stage: Contraction) -> bool:

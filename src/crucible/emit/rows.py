@@ -249,7 +249,7 @@ def _held(stage: Row, parts: Parts) -> list[str]:
     start = at.int(store.index.substitute({place: ZERO}), at.top)
     return [
         f"static constexpr int HELD_ROWS = {last.repeats};  // parts of a row",
-        f"struct Held {{ accum {', '.join(common.values()) or 'none'}; }};",
+        f"struct alignas({4 * min(4, 1 << (len(common) - 1).bit_length())}) Held {{ accum {', '.join(common.values()) or 'none'}; }};",
         "static __device__ __forceinline__ Found found_of(accum count, accum mean, accum m2) {",
         "  Found found;", "  found.a0.r0.step(count, mean, m2);", "  return found;", "}",
         "__device__ __forceinline__ Held held(Index row, Index part, const Found& found) const {",

@@ -39,7 +39,7 @@ struct Holding {
 };
 
 constexpr int HELD_BLOCKS = 160, HELD_GROUPS = 16;  // at most
-constexpr int HELD_COMMON = 6;  // numbers that a row's elements have in common, at most
+constexpr int HELD_COMMON = 8;  // numbers that a row's elements have in common, at most
 constexpr int HELD_LEAST = 4;   // lines of a sample that a block has
 
 template <class W, class P>
@@ -77,20 +77,31 @@ __device__ __forceinline__ float2 told_by(const unsigned long long* word) {
   asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(both) : "l"(__cvta_generic_to_global(word)) : "memory");
   return make_float2(__uint_as_float(static_cast<unsigned>(both)), __uint_as_float(static_cast<unsigned>(both >> 32)));
 }
+// Who has nothing to do leaves the processor to others.
+__device__ __forceinline__ bool sleep_a_little() {
+  __nanosleep(100);
+  return true;
+}
 __device__ __forceinline__ bool tagged(float2 word, unsigned tag) { return (__float_as_uint(word.y) & 1u) == tag; }
 __device__ __forceinline__ float m2_of(float2 word) {
   const unsigned bits = __float_as_uint(word.y) & ~1u;
   return bits == HELD_INFINITE ? INFINITY : __uint_as_float(bits);
 }
 
-// Copies of the input leave L2 first: it is read once, but for lines that another block reads later.
-__device__ __forceinline__ uint64_t leaves_first() {
-  uint64_t policy;
-  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
+// Copies of the input leave L2 first, as it is read once, but for lines that another block reads later.
+__device__ __forceinline__ uint64_t kept_in_l2(bool stays) {
+  uint64_t first, normal;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(first));
+  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(normal));
+  return stays ? normal : first;
 }
 __device__ __forceinline__ void copy_leaving(unsigned to, const void* from, uint64_t policy) {
   asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(__cvta_generic_to_global(from)), "l"(policy) : "memory");
+}
+
+// Two neighbours at once: of a float2's address nvcc does not know that it is a multiple of eight.
+__device__ __forceinline__ void store_pair(unsigned to, float first, float second) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(first), "f"(second) : "memory");
 }
 
 // What a block has of every sample.
@@ -107,88 +118,124 @@ struct HeldPart {
   }
 };
 
-// A warp that copies units of eight channels and rounds them. Each has buffers of its own, which it fills again itself.
+// Lines of any input, as StripLoader has them.
 template <class W, class P>
+struct AnyLines {
+  static constexpr bool EARLY = false;  // there are no registers to ask for a line while the last is put away
+  StripLoader<W, P> from;
+  __device__ __forceinline__ AnyLines(const P& p, Index i3) : from{p} { from.i0 = from.i1 = 0, from.i3 = i3, from.z = -1; }
+  __device__ __forceinline__ void place(Index sample, Index i2, bool) {
+    if (from.z != sample) from.z = sample, from.begin();
+    from.place(i2);
+  }
+  __device__ __forceinline__ void ask(int unit, unsigned char* buffer, unsigned landed) const { from.ask(0, unit, buffer, landed); }
+};
+
+// Lines in which each lane has 16 bytes, which one copy can have, or none: who has none leaves the zeros that are there.
+template <class W, class P>
+struct WholeLines {
+  using S = Strip<W, P>;
+  static constexpr bool EARLY = true;
+  const P& p;
+  Index i3;  // this lane's first pixel
+  bool mine, there, stays;
+  const char* at;  // in the first channel
+
+  __device__ __forceinline__ WholeLines(const P& p_, Index i3_) : p(p_), i3(i3_ + StripLoader<W, P>::group(0) * S::GROUP), mine(has(i3)) {}
+  __device__ __forceinline__ bool has(Index i) const { return StripLoader<W, P>::group(0) < S::GROUPS && p.b_at(0, 0, 0, 0, i).inside; }
+  __device__ __forceinline__ const char* first(Index sample, Index i2, Index channel) const {
+    return reinterpret_cast<const char*>(p.b_from(p.b_at(sample, 0, 0, i2, i3), channel));
+  }
+  // Bytes from a channel to the next, the same in all lanes.
+  __device__ __forceinline__ int64_t channel_step() const {
+    const typename P::BAt pixel = p.b_at(0, 0, 0, 0, 0);
+    return reinterpret_cast<const char*>(p.b_from(pixel, 1)) - reinterpret_cast<const char*>(p.b_from(pixel, 0));
+  }
+  // Whether that is what this input's are.
+  __device__ __forceinline__ bool hold() const {
+    bool whole = P::CHANNELS % W::CHANNELS == 0 && S::EACH == 1;
+#pragma unroll
+    for (int e = 1; e < S::GROUP; ++e) whole = whole && has(i3 + e) == mine;
+    uintptr_t odd = 0;
+    if (mine)
+      for (Index s = 0; s < p.batches(); ++s) odd |= reinterpret_cast<uintptr_t>(first(s, 0, 0));
+    if (mine) odd |= static_cast<uintptr_t>(first(0, 1, 0) - first(0, 0, 0)) | static_cast<uintptr_t>(channel_step());
+    return __all_sync(0xffffffffu, whole && odd % 16 == 0);
+  }
+  __device__ __forceinline__ void place(Index sample, Index i2, bool stays_) {
+    at = first(sample, i2, 0), there = p.b_at(0, 0, 0, i2, 0).inside, stays = stays_;
+  }
+  __device__ __forceinline__ void ask(int unit, unsigned char* buffer, unsigned landed) const {
+    if (mine) {
+      const int64_t step = channel_step();
+      // Two addresses in turn: a copy keeps its own for a while.
+      const char *even = at + step * (unit * W::UNIT), *odd = even + step;
+      // Opaque: of an address that is partly the same in all lanes ptxas 13.0 makes an instruction that does not exist.
+      unsigned to = shared_address(buffer) + StripLoader<W, P>::group(0) * 16;
+      asm volatile("" : "+r"(to));
+      if (there) {
+        const uint64_t policy = kept_in_l2(stays);
+#pragma unroll
+        for (int e = 0; e < W::UNIT; e += 2, even += 2 * step, odd += 2 * step) {
+          copy_leaving(to + e * S::PITCH * 4, even, policy);
+          copy_leaving(to + (e + 1) * S::PITCH * 4, odd, policy);
+        }
+      } else {
+#pragma unroll
+        for (int e = 0; e < W::UNIT; ++e) copy_async_some<16>(buffer + e * S::PITCH * 4 + StripLoader<W, P>::group(0) * 16, at, 0);
+      }
+    }
+    copies_arrive(landed);
+  }
+};
+
+// A warp that copies units of eight channels and rounds them. Each unit has a buffer of its own, which its warp fills with the
+// next line as soon as it has read the last: the input comes at the rate of what is on its way.
+template <class Lines, class W, class P>
 __device__ __forceinline__ void held_input(const P& p, const Packed& packed, const HeldPart<P>& part, unsigned char* shared, unsigned full, unsigned empty,
-                                           unsigned landed, int mine) {
+                                           unsigned landed, int mine, Index i3) {
   using S = Strip<W, P>;
   using H = Hold<W, P>;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const Index samples = p.batches(), lines = part.count + S::REACH;
-  StripLoader<W, P> from{p};
-  from.i0 = from.i1 = 0, from.i3 = part.strip * P::Box::at(3) - 8 + P::Shift::at(3) - S::LEAD;
+  Lines from(p, i3);
   StripRounder<W, P> rounder{power_of_two(packed.input())};
   if (blockIdx.x == 0 && blockIdx.y == 0) known_spoilt<W::WARPS * 32, P>(packed, mine * 32 + lane, rounder.by);
-  const uint64_t policy = leaves_first();
-  const auto buffer = [&](unsigned n) { return shared + H::LANDINGS + (mine * W::EACH + n % W::EACH) * S::LANDING_BYTES; };
-  const auto barrier = [&](unsigned n) { return landed + (mine * W::EACH + n % W::EACH) * 8; };
-  // What is asked for next.
-  unsigned asked = 0;
-  Index ask_sample = 0, ask_line = 0;
-  int ask_unit = mine;
-  // Whether each lane has 16 bytes of a line or none: then who has none leaves the zeros that are there.
-  bool even = false;
-  const auto ask = [&]() {
-    if (ask_sample >= samples) return;
-    if (ask_unit == mine) {
-      from.z = ask_sample;
-      if (ask_line == 0) from.begin();
-      from.place(part.first + ask_line + P::Shift::at(2));
-      // Lines that another block reads later stay; those outside the input are zeros, which take another kind of copy.
-      even = P::CHANNELS % W::CHANNELS == 0 && from.whole == 16 && ask_line >= S::REACH;
-#pragma unroll
-      for (int i = 0; i < S::EACH; ++i) even = even && from.bytes[i] == from.across[i] && (from.bytes[i] == 0 || from.bytes[i] == 16);
-      even = __all_sync(0xffffffffu, even);
-    }
-    if (even) {
-#pragma unroll
-      for (int i = 0; i < S::EACH; ++i)
-        if (from.bytes[i] > 0 && from.group(i) < S::GROUPS) {
-          const char* at = from.at[i] + from.step * (ask_unit * W::UNIT);
-          // Opaque: of an address that is partly the same in all lanes ptxas 13.0 makes an instruction that does not exist.
-          unsigned to = shared_address(buffer(asked)) + from.group(i) * 16;
-          asm volatile("" : "+r"(to));
-#pragma unroll
-          for (int e = 0; e < W::UNIT; ++e, at += from.step) copy_leaving(to + e * S::GROUPS * 16, at, policy);
-        }
-      copies_arrive(barrier(asked));
-    } else {
-      from.ask(part.first + ask_line + P::Shift::at(2), ask_unit, buffer(asked), barrier(asked));
-    }
-    ++asked;
-    if ((ask_unit += W::WARPS) >= S::UNITS) {
-      ask_unit = mine;
-      if (++ask_line == lines) ask_line = 0, ++ask_sample;
-    }
+  if (S::UNITS < W::WARPS && mine >= S::UNITS) return;
+  // What is asked for: first lines are the last of the block above.
+  Index sample = 0, line = 0;
+  const auto next = [&]() {
+    from.place(sample, part.first + line + P::Shift::at(2), line < S::REACH);
+    if (++line == part.count + S::REACH) line = 0, ++sample;
   };
+  const auto landing = [&](int unit) { return shared + H::LANDINGS + unit * S::LANDING_BYTES; };
+  const auto ask = [&](int unit) { from.ask(unit, landing(unit), landed + unit * 8); };
+  next();
 #pragma unroll 1
-  for (int i = 0; i < W::EACH; ++i) ask();
-  unsigned n = 0, parity = 1;
-  int slot = 0;
+  for (int unit = mine; unit < S::UNITS; unit += W::WARPS) ask(unit);
   bool bad = false;
 #pragma unroll 1
-  for (Index s = 0; s < samples; ++s)
-#pragma unroll 1
-    for (Index l = 0; l < lines; ++l) {
-#pragma unroll 1
-      for (int unit = mine; unit < S::UNITS; unit += W::WARPS, ++n) {
-        barrier_wait(barrier(n), n / W::EACH & 1);
-        if (unit == mine) barrier_wait(empty + slot * 8, parity);
-#pragma unroll
-        for (int i = 0; i < S::PAIRS_EACH; ++i) {
-          float2 v[W::UNIT];
-          rounder.load_pair(reinterpret_cast<const scalar*>(buffer(n)), lane + i * 32, v);
-          rounder.round_pair(v, lane + i * 32, shared + H::RING + slot * S::SLOT_BYTES + unit * S::UNIT_BYTES);
-        }
-        rounder.watch.seen();
-        publish();
-        __syncwarp();
-        if (lane == 0) barrier_arrive(full + slot * 8);
-        bad |= rounder.watch.spoilt();
-        ask();
-      }
-      if (++slot == W::SLOTS) slot = 0, parity ^= 1;
+  for (unsigned n = 0, all = static_cast<unsigned>(p.batches() * (part.count + S::REACH)); n < all; ++n) {
+    const bool more = n + 1 < all;
+    if (more) next();
+    const unsigned slot = n % W::SLOTS;
+#pragma unroll(Lines::EARLY ? (S::UNITS + W::WARPS - 1) / W::WARPS : 1)
+    for (int i = 0; i < (S::UNITS + W::WARPS - 1) / W::WARPS; ++i) {
+      const int unit = mine + i * W::WARPS;
+      if (S::UNITS % W::WARPS != 0 && unit >= S::UNITS) break;
+      barrier_wait(landed + unit * 8, n & 1);
+      unsigned words[rounder.TILES];
+      rounder.load(reinterpret_cast<const scalar*>(landing(unit)), words);
+      __syncwarp();
+      if (Lines::EARLY && more) ask(unit);
+      if (i == 0) barrier_wait(empty + slot * 8, (n / W::SLOTS & 1) ^ 1);
+      rounder.store(words, shared + H::RING + slot * S::SLOT_BYTES + unit * S::UNIT_BYTES);
+      if (!Lines::EARLY && more) ask(unit);
+      bad |= rounder.watch.spoilt();
     }
+    publish();
+    __syncwarp();
+    if (lane == 0) barrier_arrive(full + slot * 8);
+  }
   if (bad && lane == 0) *packed.again = 1;
 }
 
@@ -229,6 +276,8 @@ __device__ __forceinline__ void held_products(const P& p, const R& r, const Pack
 #pragma unroll 1
   for (Index s = 0; s < samples; ++s) {
     float near[2] = {0, 0}, off[2] = {0, 0}, squares[2] = {0, 0};
+    const auto known = [&](int h) { return p.known(s * p.groups(), row + 8 * h < rows ? row + 8 * h : rows - 1); };
+    const typename P::Known of[2] = {known(0), known(1)};
 #pragma unroll 1
     for (Index l = (static_cast<unsigned>(which) ^ done) & 1; l < part.count; l += 2) {
       turn_wait(1 + which);
@@ -262,37 +311,27 @@ __device__ __forceinline__ void held_products(const P& p, const R& r, const Pack
       const unsigned last = base + static_cast<unsigned>(part.count) + S::REACH - 1;
       release(seen < last ? seen : last);
       if (scales[0] == 0.0f) unscale<S::N / 8>(sums, exponents());
-      const Index column = (part.first + l) * part.width + part.strip * H::BOX - 8 + quad * 2;
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const Index m = row + 8 * h < rows ? row + 8 * h : rows - 1;
         const float by = scales[0] == 0.0f ? 1.0f : scales[h];
 #pragma unroll
         for (int j = 0; j < S::N / 8; ++j)
 #pragma unroll
           for (int e = 0; e < 2; ++e) {
-            StoreNext nowhere;
             float& x = sums[4 * j + 2 * h + e];
-            x = p.finish_to(s * p.groups(), m, column + j * 8 + e, 0, x * by, nowhere);
+            x = p.finish_known(of[h], x * by);
           }
         if (l < 2) {  // this warpgroup's first of the sample
-          const bool first = quad * 2 < columns, second = quad * 2 + 1 < columns;
-          near[h] = near_mean<4>((first ? sums[4 + 2 * h] : 0.0f) + (second ? sums[5 + 2 * h] : 0.0f), first + second);
+          const bool there = quad * 2 < columns;
+          near[h] = near_mean<4>(there ? sums[4 + 2 * h] + sums[5 + 2 * h] : 0.0f, there ? 2 : 0);
         }
-        const auto count_in = [&](bool whole) {
+        // Columns come in pairs, of which both are this block's or none.
 #pragma unroll
-          for (int j = 1; j < S::N / 8; ++j)
-#pragma unroll
-            for (int e = 0; e < 2; ++e)
-              if (whole || (j - 1) * 8 + quad * 2 + e < columns) {
-                const float d = sums[4 * j + 2 * h + e] - near[h];
-                off[h] += d, squares[h] = fmaf(d, d, squares[h]);
-              }
-        };
-        if (columns == H::BOX)
-          count_in(true);
-        else
-          count_in(false);
+        for (int j = 1; j < S::N / 8; ++j)
+          if ((j - 1) * 8 < columns - quad * 2) {
+            const float first = sums[4 * j + 2 * h] - near[h], second = sums[4 * j + 2 * h + 1] - near[h];
+            off[h] += first + second, squares[h] = fmaf(second, second, fmaf(first, first, squares[h]));
+          }
       }
       const unsigned number = done + static_cast<unsigned>(l), slot = number % H::LINES;
       barrier_wait(free + slot * 8, (number / H::LINES & 1) ^ 1);
@@ -301,8 +340,8 @@ __device__ __forceinline__ void held_products(const P& p, const R& r, const Pack
         const Index m = row + 8 * h;
         const uintptr_t at = reinterpret_cast<uintptr_t>(r.held_at((s * rows + m) / R::HELD_ROWS, m % R::HELD_ROWS)) / 4;
         const int place = static_cast<int>((at + static_cast<uintptr_t>((part.first + l) * part.width + part.strip * H::BOX)) % 8) + quad * 2;
-        float* const to = reinterpret_cast<float*>(shared + H::FIRST) + slot * H::LINE + m * H::BOX + place - 8;
-        const auto put = [&](int j) { *reinterpret_cast<float2*>(to + j * 8) = make_float2(sums[4 * j + 2 * h], sums[4 * j + 2 * h + 1]); };
+        const unsigned to = shared_address(shared + H::FIRST) + (slot * H::LINE + static_cast<int>(m) * H::BOX + place - 8) * 4;
+        const auto put = [&](int j) { store_pair(to + j * 32, sums[4 * j + 2 * h], sums[4 * j + 2 * h + 1]); };
         if (place >= 8) put(0);
 #pragma unroll
         for (int j = 1; j < S::N / 8 - 1; ++j) put(j);
@@ -337,7 +376,7 @@ template <class W, class P, class R>
 __device__ __forceinline__ void held_lines(const P& p, const R& r, const HeldPart<P>& part, const HeldCut& cut, unsigned char* shared,
                                            unsigned long long* words, unsigned held, unsigned free, unsigned told, int mine) {
   using H = Hold<W, P>;
-  constexpr int REP = R::HELD_ROWS, GROUPS = 16 / REP, EACH = HELD_BLOCKS / 32;
+  constexpr int REP = R::HELD_ROWS, GROUPS = 16 / REP, EACH = HELD_BLOCKS / 32, TOGETHER = GROUPS < 2 ? GROUPS : 2;
   const Index samples = p.batches(), rows = p.rows();
   const int blocks = cut.strips * cut.segments;
   typename R::Held* const table = reinterpret_cast<typename R::Held*>(shared + H::TABLE);
@@ -373,38 +412,57 @@ __device__ __forceinline__ void held_lines(const P& p, const R& r, const HeldPar
       if (lane < 16 && lane % REP == 0) tell(all + own / REP * HELD_BLOCKS + blockIdx.y * gridDim.x + blockIdx.x, mean, m2, tag);
     }
     const float elements = static_cast<float>(height) * static_cast<float>(width);
-    typename R::Found found;
+    float own_mean = 0, own_m2 = 0;
 #pragma unroll 1
-    for (int g = 0; g < GROUPS; ++g) {
+    for (int g = 0; g < GROUPS; g += TOGETHER) {
       asm volatile("" : "+r"(lane));
       const unsigned long long* const from = all + (mine * GROUPS + g) * HELD_BLOCKS;
       const float* const shares = reinterpret_cast<const float*>(shared + H::SHARES) + lane;
-      float2 of[EACH];
+      float2 of[TOGETHER][EACH];
       bool there;
       do {
         there = true;
 #pragma unroll
-        for (int i = 0; i < EACH; ++i) of[i] = told_by(from + (lane + i * 32 < blocks ? lane + i * 32 : blocks - 1));
+        for (int i = 0; i < EACH; ++i)
 #pragma unroll
-        for (int i = 0; i < EACH; ++i) there = there && tagged(of[i], tag);
-      } while (!__all_sync(0xffffffffu, there));
-      float mean = 0, m2 = 0;
+          for (int t = 0; t < TOGETHER; ++t) of[t][i] = told_by(from + t * HELD_BLOCKS + (lane + i * 32 < blocks ? lane + i * 32 : blocks - 1));
 #pragma unroll
-      for (int i = 0; i < EACH; ++i)
-        if (lane + i * 32 < blocks) mean = fmaf(of[i].x, shares[i * 32], mean);
+        for (int i = 0; i < EACH; ++i)
 #pragma unroll
-      for (int by = 1; by < 32; by *= 2) mean += __shfl_xor_sync(0xffffffffu, mean, by);
+          for (int t = 0; t < TOGETHER; ++t) there = there && tagged(of[t][i], tag);
+      } while (!__all_sync(0xffffffffu, there) && sleep_a_little());
+      // Deviations from the first block's mean, which is near all others, so that nothing cancels.
+      float mean[TOGETHER], m2[TOGETHER], beside[TOGETHER], near[TOGETHER];
 #pragma unroll
-      for (int i = 0; i < EACH; ++i)
-        if (lane + i * 32 < blocks) {
-          const float d = of[i].x - mean;
-          m2 += fmaf(d * d, shares[i * 32] * (elements * REP), m2_of(of[i]));
+      for (int t = 0; t < TOGETHER; ++t) mean[t] = m2[t] = beside[t] = 0, near[t] = __shfl_sync(0xffffffffu, of[t][0].x, 0);
+#pragma unroll
+      for (int i = 0; i < EACH; ++i) {
+        const float share = shares[i * 32];
+#pragma unroll
+        for (int t = 0; t < TOGETHER; ++t) {
+          const float d = of[t][i].x - near[t], part = d * share;
+          mean[t] += part, beside[t] = fmaf(part, d, beside[t]), m2[t] += share > 0 ? m2_of(of[t][i]) : 0.0f;
+        }
+      }
+#pragma unroll
+      for (int by = 1; by < 32; by *= 2)
+#pragma unroll
+        for (int t = 0; t < TOGETHER; ++t) {
+          mean[t] += __shfl_xor_sync(0xffffffffu, mean[t], by), beside[t] += __shfl_xor_sync(0xffffffffu, beside[t], by);
+          m2[t] += __shfl_xor_sync(0xffffffffu, m2[t], by);
         }
 #pragma unroll
-      for (int by = 1; by < 32; by *= 2) m2 += __shfl_xor_sync(0xffffffffu, m2, by);
-      if (lane % 16 / REP == g) found = R::found_of(elements * REP, mean, m2);
+      for (int t = 0; t < TOGETHER; ++t) {
+        const float off = fmaf(-mean[t], mean[t], beside[t]);
+        m2[t] = fmaf(off < 0 ? 0.0f : off, elements * REP, m2[t]), mean[t] += near[t];
+      }
+      // Each lane's own.
+      if (lane % 16 / REP / TOGETHER * TOGETHER == g) {
+        const bool second = TOGETHER > 1 && lane % 16 / REP % 2 == 1;
+        own_mean = second ? mean[TOGETHER - 1] : mean[0], own_m2 = second ? m2[TOGETHER - 1] : m2[0];
+      }
     }
-    if (lane < 16) table[own] = r.held((s * rows + own) / REP, own % REP, found);
+    if (lane < 16) table[own] = r.held((s * rows + own) / REP, own % REP, R::found_of(elements * REP, own_mean, own_m2));
     __syncwarp();
     float* out = r.held_at((s * rows + row) / REP, row % REP) + static_cast<int64_t>(part.first) * part.width + part.strip * H::BOX;
     const int64_t four = 4 * static_cast<int64_t>(r.length());  // rows lie one after another
@@ -457,7 +515,7 @@ __global__ void __launch_bounds__(W::threads, 1) held_kernel(const __grid_consta
   const unsigned full = shared_address(held_shared + H::BARRIERS), empty = full + W::SLOTS * 8, landed = empty + W::SLOTS * 8;
   const unsigned held = landed + W::LANDINGS * 8, free = held + H::LINES * 8, told = free + H::LINES * 8;
   if (threadIdx.x == 0) {
-    for (int i = 0; i < W::SLOTS; ++i) barrier_init(full + i * 8, S::UNITS), barrier_init(empty + i * 8, W::CONSUMERS / 32);
+    for (int i = 0; i < W::SLOTS; ++i) barrier_init(full + i * 8, S::UNITS < W::WARPS ? S::UNITS : W::WARPS), barrier_init(empty + i * 8, W::CONSUMERS / 32);
     for (int i = 0; i < W::LANDINGS; ++i) barrier_init(landed + i * 8, 32);
     for (int i = 0; i < H::LINES; ++i) barrier_init(held + i * 8, 4), barrier_init(free + i * 8, static_cast<int>(p.rows()) / 16);
     for (int i = 0; i < 2; ++i) barrier_init(told + i * 8, W::CONSUMERS / 32);
@@ -467,10 +525,10 @@ __global__ void __launch_bounds__(W::threads, 1) held_kernel(const __grid_consta
     reinterpret_cast<uint4*>(held_shared + H::WEIGHTS)[i] = reinterpret_cast<const uint4*>(packed.half + H::KEPT * TAP_BYTES)[i];
   for (int i = static_cast<int>(threadIdx.x); i < W::LANDINGS * S::LANDING_BYTES / 16; i += W::threads)
     reinterpret_cast<uint4*>(held_shared + H::LANDINGS)[i] = make_uint4(0, 0, 0, 0);
-  // Of all elements of a row, each block's share.
+  // Of all elements of a row, each block's share; none of blocks that are not there.
   for (int i = static_cast<int>(threadIdx.x); i < HELD_BLOCKS; i += W::threads) {
     const HeldPart<P> other(p, cut, i % cut.strips, i / cut.strips);
-    reinterpret_cast<float*>(held_shared + H::SHARES)[i] =
+    reinterpret_cast<float*>(held_shared + H::SHARES)[i] = i >= cut.strips * cut.segments ? 0.0f :
         __fdividef(static_cast<float>(other.count) * static_cast<float>(other.columns()), static_cast<float>(other.lines) * static_cast<float>(other.width));
   }
   publish();
@@ -482,7 +540,11 @@ __global__ void __launch_bounds__(W::threads, 1) held_kernel(const __grid_consta
     if (mine * 16 < p.rows()) held_lines<W>(p, r, part, cut, held_shared, words, held, free, told, mine);
   } else if (warp >= W::CONSUMERS / 32) {
     registers_down<W::DOWN>();
-    held_input<W>(p, packed, part, held_shared, full, empty, landed, warp - W::CONSUMERS / 32);
+    const Index i3 = part.strip * P::Box::at(3) - 8 + P::Shift::at(3) - S::LEAD;
+    if (WholeLines<W, P>(p, i3).hold())
+      held_input<WholeLines<W, P>, W>(p, packed, part, held_shared, full, empty, landed, warp - W::CONSUMERS / 32, i3);
+    else
+      held_input<AnyLines<W, P>, W>(p, packed, part, held_shared, full, empty, landed, warp - W::CONSUMERS / 32, i3);
   } else {
     registers_up<W::UP>();
     held_products<W>(p, r, packed, part, held_shared, full, empty, held, free, told, warp / 4);

@@ -47,6 +47,8 @@ struct Merged : P {
   __device__ __forceinline__ accum finish_to(Index z, Index m, Index n, int split, accum value, To& to) const {
     return P::finish_to(own_batch(z, m), own_row(m), n, split, value, to);
   }
+  // What elements of a row have in common, where P tells.
+  __device__ __forceinline__ auto known(Index z, Index m) const { return this->P::known(own_batch(z, m), own_row(m)); }
   __device__ __forceinline__ uintptr_t stored(Index z, Index m, Index n) const { return P::stored(own_batch(z, m), own_row(m), n); }
   __device__ __forceinline__ void sink(Index z, Index m, Index tile_n, accum count, accum mean, accum m2) const {
     P::sink(own_batch(z, m), own_row(m), tile_n, count, mean, m2);
@@ -65,21 +67,21 @@ template <class W, class P, int M>
 struct StripWatch<W, Merged<P, M>> {
   static_assert(W::kind == Operands::Half, "only what is watched");
   static constexpr int PART = channels_together<P>();
-  float largest[W::UNIT / PART] = {}, odd = 0.0f;  // odd: nan where there is one of those
+  float largest = 0.0f, odd = 0.0f;  // odd: nan where there is one of those
 
-  __device__ __forceinline__ void see(int channel, float2 v) {
-    float& most = largest[channel / PART];
-    most = fmaxf(most, fmaxf(fabsf(v.x), fabsf(v.y)));
+  __device__ __forceinline__ void see(float2 v) {
+    largest = fmaxf(largest, fmaxf(fabsf(v.x), fabsf(v.y)));
     odd = fmaf(v.x, 0.0f, fmaf(v.y, 0.0f, odd));
   }
-  __device__ __forceinline__ void seen() {
-    if (odd != odd) largest[0] = INFINITY;
-    odd = 0.0f;
-  }
   __device__ __forceinline__ bool spoilt() {
+    const int part = static_cast<int>(threadIdx.x) % 32 / 4 / PART;
     bool bad = false;
 #pragma unroll
-    for (int i = 0; i < W::UNIT / PART; ++i) bad |= watched(largest[i]);
+    for (int i = 0; i < W::UNIT / PART; ++i) {
+      float most = part != i ? 0.0f : odd != odd ? INFINITY : largest;
+      bad |= watched(most);
+    }
+    largest = odd = 0.0f;
     return bad;
   }
 };

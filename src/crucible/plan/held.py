@@ -15,7 +15,7 @@ from crucible.plan.hopper import HOPPER_SHARED, MORE, PAIR_ROWS, TAP_BYTES, Pair
 from crucible.plan.index import Int, of_var
 from crucible.plan.program import flat
 from crucible.plan.stages import Contraction, Row, Stage, read
-from crucible.plan.value import Const, Load, Local, Value, replace, walk
+from crucible.plan.value import Const, Load, Local, Op, Value, replace, walk
 from crucible.plan.vectors import by_parts
 
 # Of kernels/window_held.cuh: lines in the ring but those under an output line, channels of a group, lines of a block.
@@ -24,6 +24,9 @@ MOST = 8  # lines of a block
 BLOCKS, REGISTERS = 160, 168  # at most; of a thread, for sums and weights
 COMMON = 6  # numbers that the elements of a part of a row have in common
 WORDS = 2 * 16 * BLOCKS * 2 + 64  # for the moments of all blocks, and to begin where a line of memory does
+
+SUM = Local("value", "f")
+KNOWN = 2  # numbers that the elements of a row have in common before their norm, at most
 
 
 def pair_up(stages: Sequence[Stage], kept: Iterable[str]) -> None:
@@ -49,18 +52,46 @@ def element_of(row: Row) -> Load:
     return found
 
 
+def by_rows(value: Value) -> tuple[Value, dict[Value, str]]:
+    """What becomes of a sum, ``value``, in terms of values that a row has in common, and their names."""
+    common: dict[Value, str] = {}
+
+    def change(v: Value) -> Value | None:
+        if v.kind != "f" or isinstance(v, Const) or any(x == SUM for x in walk(v)):
+            return None
+        return Local(f"of.{common.setdefault(v, f'k{len(common)}')}", "f")
+
+    return replace(value, change), common
+
+
 def parted(row: Row) -> tuple[Value, dict[Value, str]]:
     """What becomes of ``element``, in terms of values that a part of a row has in common, and their names."""
     given = element_of(row).buffer
     _, place, p, _ = by_parts(row.passes[-1], ())
     common: dict[Value, str] = {}
 
+    def name(v: Value) -> Value:
+        return v if isinstance(v, Const) else Local(f"of.{common.setdefault(v, f'h{len(common)}')}", "f")
+
+    def moves(v: Value) -> bool:
+        return any(isinstance(x, Load) and x.buffer == given for x in walk(v))
+
+    def factors(v: Value) -> tuple[Value, Value | None]:
+        """What is multiplied by numbers that a part has in common, and their product."""
+        if isinstance(v, Op) and v.name == "mul":
+            for moving, other in (v.args, v.args[::-1]):
+                if moves(moving) and not moves(other) and place not in other.free:
+                    inner, by = factors(moving)
+                    return inner, other if by is None else Op("mul", (by, other), "f")
+        return v, None
+
     def change(v: Value) -> Value | None:
-        if any(isinstance(x, Load) and x.buffer == given for x in walk(v)):
+        if moves(v):
+            inner, by = factors(v)
+            if by is not None:
+                return Op("mul", (replace(inner, change), name(by)), "f")
             return Local("element", "f") if isinstance(v, Load) else None
-        if v.kind != "f" or isinstance(v, Const) or place in v.free:
-            return None
-        return Local(f"of.{common.setdefault(v, f'h{len(common)}')}", "f")
+        return name(v) if v.kind == "f" and place not in v.free else None
 
     return replace(p.stores[0].value, change), common
 
@@ -101,6 +132,7 @@ def _simple(stage: Contraction) -> bool:
         return False
     together = rows * groups
     alike = store.value == stats.value and store.index == flat(place, shape)
+    alike = alike and len(by_rows(store.value)[1]) <= KNOWN
     return alike and together <= PAIR_ROWS and together % 16 == 0 and lines(c.sliding.form, tile.pair) >= LEAST
 
 
