@@ -138,7 +138,8 @@ struct WholeLines {
   static constexpr bool EARLY = true;
   const P& p;
   Index i3;  // this lane's first pixel
-  bool mine, there, stays;
+  bool mine, there;
+  uint64_t policy;
   const char* at;  // in the first channel
 
   __device__ __forceinline__ WholeLines(const P& p_, Index i3_) : p(p_), i3(i3_ + StripLoader<W, P>::group(0) * S::GROUP), mine(has(i3)) {}
@@ -162,8 +163,8 @@ struct WholeLines {
     if (mine) odd |= static_cast<uintptr_t>(first(0, 1, 0) - first(0, 0, 0)) | static_cast<uintptr_t>(channel_step());
     return __all_sync(0xffffffffu, whole && odd % 16 == 0);
   }
-  __device__ __forceinline__ void place(Index sample, Index i2, bool stays_) {
-    at = first(sample, i2, 0), there = p.b_at(0, 0, 0, i2, 0).inside, stays = stays_;
+  __device__ __forceinline__ void place(Index sample, Index i2, bool stays) {
+    at = first(sample, i2, 0), there = p.b_at(0, 0, 0, i2, 0).inside, policy = kept_in_l2(stays);
   }
   __device__ __forceinline__ void ask(int unit, unsigned char* buffer, unsigned landed) const {
     if (mine) {
@@ -174,7 +175,6 @@ struct WholeLines {
       unsigned to = shared_address(buffer) + StripLoader<W, P>::group(0) * 16;
       asm volatile("" : "+r"(to));
       if (there) {
-        const uint64_t policy = kept_in_l2(stays);
 #pragma unroll
         for (int e = 0; e < W::UNIT; e += 2, even += 2 * step, odd += 2 * step) {
           copy_leaving(to + e * S::PITCH * 4, even, policy);
@@ -212,7 +212,6 @@ __device__ __forceinline__ void held_input(const P& p, const Packed& packed, con
   next();
 #pragma unroll 1
   for (int unit = mine; unit < S::UNITS; unit += W::WARPS) ask(unit);
-  bool bad = false;
 #pragma unroll 1
   for (unsigned n = 0, all = static_cast<unsigned>(p.batches() * (part.count + S::REACH)); n < all; ++n) {
     const bool more = n + 1 < all;
@@ -230,13 +229,13 @@ __device__ __forceinline__ void held_input(const P& p, const Packed& packed, con
       if (i == 0) barrier_wait(empty + slot * 8, (n / W::SLOTS & 1) ^ 1);
       rounder.store(words, shared + H::RING + slot * S::SLOT_BYTES + unit * S::UNIT_BYTES);
       if (!Lines::EARLY && more) ask(unit);
-      bad |= rounder.watch.spoilt();
+      rounder.watch.next();
     }
     publish();
     __syncwarp();
     if (lane == 0) barrier_arrive(full + slot * 8);
   }
-  if (bad && lane == 0) *packed.again = 1;
+  if (rounder.watch.seen.spoilt() && lane == 0) *packed.again = 1;
 }
 
 // A warpgroup: sums of a line, what P makes of them, and a slot that takes it.
@@ -418,14 +417,20 @@ __device__ __forceinline__ void held_lines(const P& p, const R& r, const HeldPar
       asm volatile("" : "+r"(lane));
       const unsigned long long* const from = all + (mine * GROUPS + g) * HELD_BLOCKS;
       const float* const shares = reinterpret_cast<const float*>(shared + H::SHARES) + lane;
+      // Only words that have not come are asked for again: all blocks ask, and L2 has other things to do.
       float2 of[TOGETHER][EACH];
+#pragma unroll
+      for (int i = 0; i < EACH; ++i)
+#pragma unroll
+        for (int t = 0; t < TOGETHER; ++t) of[t][i] = make_float2(0.0f, __uint_as_float(lane + i * 32 < blocks ? tag ^ 1u : tag));
       bool there;
       do {
         there = true;
 #pragma unroll
         for (int i = 0; i < EACH; ++i)
 #pragma unroll
-          for (int t = 0; t < TOGETHER; ++t) of[t][i] = told_by(from + t * HELD_BLOCKS + (lane + i * 32 < blocks ? lane + i * 32 : blocks - 1));
+          for (int t = 0; t < TOGETHER; ++t)
+            if (!tagged(of[t][i], tag)) of[t][i] = told_by(from + t * HELD_BLOCKS + lane + i * 32);
 #pragma unroll
         for (int i = 0; i < EACH; ++i)
 #pragma unroll

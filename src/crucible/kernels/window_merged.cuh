@@ -68,21 +68,17 @@ struct StripWatch<W, Merged<P, M>> {
   static_assert(W::kind == Operands::Half, "only what is watched");
   static constexpr int PART = channels_together<P>();
   float largest = 0.0f, odd = 0.0f;  // odd: nan where there is one of those
+  SeenOfUnits seen = {};
 
   __device__ __forceinline__ void see(float2 v) {
     largest = fmaxf(largest, fmaxf(fabsf(v.x), fabsf(v.y)));
     odd = fmaf(v.x, 0.0f, fmaf(v.y, 0.0f, odd));
   }
-  __device__ __forceinline__ bool spoilt() {
+  __device__ __forceinline__ void next() {
     const int part = static_cast<int>(threadIdx.x) % 32 / 4 / PART;
-    bool bad = false;
 #pragma unroll
-    for (int i = 0; i < W::UNIT / PART; ++i) {
-      float most = part != i ? 0.0f : odd != odd ? INFINITY : largest;
-      bad |= watched(most);
-    }
+    for (int i = 0; i < W::UNIT / PART; ++i) seen.unit(part != i ? 0.0f : odd != odd ? INFINITY : largest);
     largest = odd = 0.0f;
-    return bad;
   }
 };
 #endif

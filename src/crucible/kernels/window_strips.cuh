@@ -203,13 +203,25 @@ __device__ __forceinline__ void store_across(unsigned row, unsigned a, unsigned 
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
 }
 
-// What a warp has seen of scaled numbers, and whether half cannot hold it: asked once for all since the last time. A lane has
-// numbers of one channel of eight.
+// What a warp has seen of scaled numbers, and whether half cannot hold it. A lane has numbers of one channel of eight.
+struct SeenOfUnits {
+  unsigned most = 0;  // bits of the largest number of all
+  // Of a unit each lane knows its largest number.
+  __device__ __forceinline__ void unit(float largest) {
+    const unsigned bits = __reduce_max_sync(0xffffffffu, __float_as_uint(largest));
+    // All are small: more than half can hold. A few numbers alone may be.
+    if (bits - 1 < __float_as_uint(HALF_SMALL) - 1 && __popc(__ballot_sync(0xffffffffu, largest > 0.0f)) > 3) most = 0xffffffffu;
+    most = bits > most ? bits : most;
+  }
+  __device__ __forceinline__ bool spoilt() const { return most > __float_as_uint(HALF_LIMIT); }
+};
+
 template <class W, class P>
 struct StripWatch {
   float largest = 0.0f;
+  SeenOfUnits seen = {};
   __device__ __forceinline__ void see(float2 v) { largest = fmaxf(largest, fmaxf(fabsf(v.x), fabsf(v.y))); }
-  __device__ __forceinline__ bool spoilt() { return watched(largest); }
+  __device__ __forceinline__ void next() { seen.unit(largest), largest = 0.0f; }
 };
 
 // A warp that rounds what has landed of eight channels. Of each tile of eight pixels a lane has two of one channel, in a word, and
@@ -323,7 +335,6 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
     unsigned number = 0;  // of units of this block
     int slot = 0;
     unsigned parity = 1;
-    bool bad = false;
     while (lines.next(p))
 #pragma unroll 1
       for (Index l = 0; l < lines.count + S::REACH; ++l, number += S::UNITS) {
@@ -336,11 +347,11 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
           publish();
           __syncwarp();
           if (lane == 0) barrier_arrive(full + slot * 8);
-          if constexpr (W::kind == Operands::Half) bad |= rounder.watch.spoilt();
+          if constexpr (W::kind == Operands::Half) rounder.watch.next();
         }
         if (++slot == W::SLOTS) slot = 0, parity ^= 1;
       }
-    if (W::kind == Operands::Half && bad && lane == 0) *packed.again = 1;
+    if (W::kind == Operands::Half && rounder.watch.seen.spoilt() && lane == 0) *packed.again = 1;
   } else {
     registers_up<W::UP>();
     const int which = warp / 4;
