@@ -279,13 +279,18 @@ __device__ __forceinline__ void held_products(const P& p, const R& r, const Pack
     const typename P::Known of[2] = {known(0), known(1)};
 #pragma unroll 1
     for (Index l = (static_cast<unsigned>(which) ^ done) & 1; l < part.count; l += 2) {
+      // Where lines are in the ring: said to be the same in all lanes, so that descriptors are made by the few instructions for such
+      // numbers.
+      unsigned slots[S::DOWN];
+#pragma unroll
+      for (int down = 0; down < S::DOWN; ++down)
+        slots[down] = __shfl_sync(0xffffffffu, (base + static_cast<unsigned>(l) + down * P::Dilation::at(2)) % W::SLOTS, 0);
       turn_wait(1 + which);
 #pragma unroll
       for (int down = 0; down < S::DOWN; ++down) {
         const unsigned line = base + static_cast<unsigned>(l) + down * P::Dilation::at(2);
         barrier_wait(full + line % W::SLOTS * 8, line / W::SLOTS & 1);
-        // Said to be the same in all lanes, so that descriptors are made by the few instructions for such numbers.
-        const uint64_t at = b + __shfl_sync(0xffffffffu, line % W::SLOTS, 0) * (S::SLOT_BYTES / 16);
+        const uint64_t at = b + slots[down] * (S::SLOT_BYTES / 16);
         wgmma_begin();
 #pragma unroll
         for (int across = 0; across < S::ACROSS; ++across)
@@ -334,6 +339,22 @@ __device__ __forceinline__ void held_products(const P& p, const R& r, const Pack
       }
       const unsigned number = done + static_cast<unsigned>(l), slot = number % H::LINES;
       barrier_wait(free + slot * 8, (number / H::LINES & 1) ^ 1);
+      // Moments of this warpgroup's lines, for each row, as soon as they are known: others wait for them. Nothing cancels, as they
+      // are deviations from what is near the mean. Where they go is free: the slot was used after what was there had been read.
+      if (l + 2 >= part.count) {
+        const float count = static_cast<float>(columns) * static_cast<float>(l / 2 + 1);
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+#pragma unroll
+          for (int by = 1; by < 4; by *= 2) off[h] += __shfl_xor_sync(0xffffffffu, off[h], by), squares[h] += __shfl_xor_sync(0xffffffffu, squares[h], by);
+          if (quad == 0) {
+            const float by = count > 0 ? __fdividef(off[h], count) : 0.0f, m2 = squares[h] - off[h] * by;
+            reinterpret_cast<float2*>(shared + H::PARTS)[(s % 2 * 2 + which) * PAIR_ROWS + row + 8 * h] = make_float2(near[h] + by, m2 < 0 ? 0.0f : m2);
+          }
+        }
+        __syncwarp();
+        if (lane == 0) barrier_arrive(told + s % 2 * 8);
+      }
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const Index m = row + 8 * h;
@@ -349,19 +370,6 @@ __device__ __forceinline__ void held_products(const P& p, const R& r, const Pack
       __syncwarp();
       if (lane == 0) barrier_arrive(held + slot * 8);
     }
-    // Moments of this warpgroup's lines, for each row: nothing cancels, as they are deviations from what is near the mean.
-    const float count = static_cast<float>(columns) * static_cast<float>((part.count - static_cast<Index>((static_cast<unsigned>(which) ^ done) & 1) + 1) / 2);
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-#pragma unroll
-      for (int by = 1; by < 4; by *= 2) off[h] += __shfl_xor_sync(0xffffffffu, off[h], by), squares[h] += __shfl_xor_sync(0xffffffffu, squares[h], by);
-      if (quad == 0) {
-        const float by = count > 0 ? __fdividef(off[h], count) : 0.0f, m2 = squares[h] - off[h] * by;
-        reinterpret_cast<float2*>(shared + H::PARTS)[(s % 2 * 2 + which) * PAIR_ROWS + row + 8 * h] = make_float2(near[h] + by, m2 < 0 ? 0.0f : m2);
-      }
-    }
-    __syncwarp();
-    if (lane == 0) barrier_arrive(told + s % 2 * 8);
     base += static_cast<unsigned>(part.count) + S::REACH, done += static_cast<unsigned>(part.count);
     barrier_wait(full + (base - 1) % W::SLOTS * 8, (base - 1) / W::SLOTS & 1);
     __syncwarp();
@@ -387,7 +395,7 @@ __device__ __forceinline__ void held_lines(const P& p, const R& r, const HeldPar
     int lane = static_cast<int>(threadIdx.x) % 32;
     int lines = static_cast<int>(part.count), columns = part.columns(), height = static_cast<int>(part.lines), width = static_cast<int>(part.width);
     asm volatile("" : "+r"(lane), "+r"(lines), "+r"(columns), "+r"(height), "+r"(width));
-    const int row = mine * 16 + lane / 8, own = mine * 16 + lane % 16;
+    const int row = mine * 16 + (lane >> 3), own = mine * 16 + (lane & 15);
     const unsigned tag = (static_cast<unsigned>(s) / 2 + 1) & 1;
     unsigned long long* const all = words + static_cast<int64_t>(s % 2) * HELD_GROUPS * HELD_BLOCKS;
     barrier_wait(told + s % 2 * 8, static_cast<unsigned>(s) / 2 & 1);
@@ -412,6 +420,8 @@ __device__ __forceinline__ void held_lines(const P& p, const R& r, const HeldPar
     }
     const float elements = static_cast<float>(height) * static_cast<float>(width);
     float own_mean = 0, own_m2 = 0;
+    // What the norm reads of each channel comes while moments do: the numbers are written over.
+    if (lane < 16) table[own] = r.held((s * rows + own) / REP, own & (REP - 1), R::found_of(1.0f, 0.0f, 1.0f));
 #pragma unroll 1
     for (int g = 0; g < GROUPS; g += TOGETHER) {
       asm volatile("" : "+r"(lane));
@@ -462,8 +472,8 @@ __device__ __forceinline__ void held_lines(const P& p, const R& r, const HeldPar
         m2[t] = fmaf(off < 0 ? 0.0f : off, elements * REP, m2[t]), mean[t] += near[t];
       }
       // Each lane's own.
-      if (lane % 16 / REP / TOGETHER * TOGETHER == g) {
-        const bool second = TOGETHER > 1 && lane % 16 / REP % 2 == 1;
+      if ((lane & 15) / REP / TOGETHER * TOGETHER == g) {
+        const bool second = TOGETHER > 1 && (lane & 15) / REP % 2 == 1;
         own_mean = second ? mean[TOGETHER - 1] : mean[0], own_m2 = second ? m2[TOGETHER - 1] : m2[0];
       }
     }
@@ -475,31 +485,31 @@ __device__ __forceinline__ void held_lines(const P& p, const R& r, const HeldPar
     for (Index l = 0; l < part.count; ++l, ++number, out += part.width) {
       const unsigned slot = number % H::LINES;
       barrier_wait(held + slot * 8, number / H::LINES & 1);
-      const float* const from = reinterpret_cast<const float*>(shared + H::FIRST) + slot * H::LINE + row * H::BOX + lane % 8 * 4;
-      const int odd = static_cast<int>(reinterpret_cast<uintptr_t>(out) / 4 % 8), begin = lane % 8 * 4 - odd;
+      const int four_of = (lane & 7) * 4, odd = static_cast<int>(reinterpret_cast<uintptr_t>(out) / 4 % 8), begin = four_of - odd;
+      const float* const from = reinterpret_cast<const float*>(shared + H::FIRST) + slot * H::LINE + row * H::BOX + four_of;
       const Index column = part.strip * H::BOX + begin;
+      float* to = out + begin;
 #pragma unroll
-      for (int k = 0; k < 4; ++k) {
+      for (int k = 0; k < 4; ++k, to += four) {
         constexpr int ROUNDS = (H::BOX + 31) / 32;
         float4 x[ROUNDS];
         const typename R::Held of = table[row + k * 4];
 #pragma unroll
         for (int q = 0; q < ROUNDS; ++q)
-          if (q * 32 + 32 <= H::BOX || q * 32 + lane % 8 * 4 < H::BOX) x[q] = *reinterpret_cast<const float4*>(from + k * 4 * H::BOX + q * 32);
+          if (q * 32 + 32 <= H::BOX || q * 32 + four_of < H::BOX) x[q] = *reinterpret_cast<const float4*>(from + k * 4 * H::BOX + q * 32);
         if (k == 3) {
           __syncwarp();
           if (lane == 0) barrier_arrive(free + slot * 8);
         }
 #pragma unroll
         for (int q = 0; q < ROUNDS; ++q) {
-          const bool inside = q * 32 + 32 <= H::BOX || q * 32 + lane % 8 * 4 < H::BOX;
+          const bool inside = q * 32 + 32 <= H::BOX || q * 32 + four_of < H::BOX;
           x[q].x = r.held_value(of, x[q].x), x[q].y = r.held_value(of, x[q].y), x[q].z = r.held_value(of, x[q].z), x[q].w = r.held_value(of, x[q].w);
-          float* const to = out + k * four + begin + q * 32;
           const Index at = column + q * 32;
           // Two of four at a line's ends: they begin at even places.
-          if (inside && at >= 0 && at + 4 <= part.width) __stcs(reinterpret_cast<float4*>(to), x[q]);
-          if (q == 0 && at == -2) *reinterpret_cast<float2*>(to + 2) = make_float2(x[q].z, x[q].w);
-          if (inside && at + 2 == part.width) *reinterpret_cast<float2*>(to) = make_float2(x[q].x, x[q].y);
+          if (inside && at >= 0 && at + 4 <= part.width) __stcs(reinterpret_cast<float4*>(to + q * 32), x[q]);
+          if (q == 0 && at == -2) *reinterpret_cast<float2*>(to + q * 32 + 2) = make_float2(x[q].z, x[q].w);
+          if (inside && at + 2 == part.width) *reinterpret_cast<float2*>(to + q * 32) = make_float2(x[q].x, x[q].y);
         }
       }
     }
