@@ -1,8 +1,10 @@
 """Run fused files under compute-sanitizer on a real GPU: forward and backward, at small odd sizes, in several types.
 
     python tests/gpu/sanitize_fused.py fused/*.py [--tools memcheck racecheck] [--dtypes float32 float16] [--jobs 4]
+                                                  [--whole 2]
 
-Sizes of the problem's inputs are made small where the Model leaves them free. Exit code 1 if a tool reports anything.
+Sizes of the problem's inputs are made small where the Model leaves them free; with --whole so many samples at their
+declared extents follow, without gradients: some kernels are for such images alone. Exit code 1 if a tool reports anything.
 """
 
 from __future__ import annotations
@@ -35,11 +37,17 @@ for sizes in (problem.small_sizes, [max(s - 1, 1) for s in problem.small_sizes])
     (out if isinstance(out, torch.Tensor) else out[0]).sum().backward()
     torch.cuda.synchronize()
     print("ran", [tuple(x.shape) for x in leaves if isinstance(x, torch.Tensor)])
+if int(sys.argv[5]):
+    with torch.no_grad(), torch.device("cuda"):
+        inputs = [x[: int(sys.argv[5])].cuda().to(dtype) for x in module.get_inputs()]
+        model(*inputs)
+    torch.cuda.synchronize()
+    print("ran", [tuple(x.shape) for x in inputs], "without gradients")
 """
 
 
-def run(tool: str, problem: Path, fused: Path, dtype: str, limit: float) -> tuple[str, bool, str]:
-    plain = [sys.executable, "-c", PROGRAM, str(ROOT / "src"), str(problem), str(fused), dtype]
+def run(tool: str, problem: Path, fused: Path, dtype: str, limit: float, whole: int) -> tuple[str, bool, str]:
+    plain = [sys.executable, "-c", PROGRAM, str(ROOT / "src"), str(problem), str(fused), dtype, str(whole)]
     name = f"{fused.stem} {dtype} {tool}"
     try:
         subprocess.run(plain, capture_output=True, timeout=limit, check=False)  # builds what is not built yet
@@ -60,11 +68,12 @@ def main() -> int:
     parser.add_argument("--dtypes", nargs="+", default=["float32", "float16"])
     parser.add_argument("--jobs", type=int, default=4)
     parser.add_argument("--limit", type=float, default=150)
+    parser.add_argument("--whole", type=int, default=0, help="samples at declared extents, without gradients")
     arguments = parser.parse_args()
     bad = 0
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
         waiting = [
-            pool.submit(run, tool, ROOT / "problems" / f.name, f, dtype, arguments.limit)
+            pool.submit(run, tool, ROOT / "problems" / f.name, f, dtype, arguments.limit, arguments.whole)
             for dtype in arguments.dtypes
             for f in arguments.files
             for tool in arguments.tools

@@ -247,9 +247,11 @@ def _held(stage: Row, parts: Parts) -> list[str]:
     w.expect([value])
     text = w.value(value, w.top)
     start = at.int(store.index.substitute({place: ZERO}), at.top)
+    names = ", ".join(common.values()) or "none"
     return [
         f"static constexpr int HELD_ROWS = {last.repeats};  // parts of a row",
-        f"struct alignas({4 * min(4, 1 << (len(common) - 1).bit_length())}) Held {{ accum {', '.join(common.values()) or 'none'}; }};",
+        # Read in one piece.
+        f"struct alignas({min(4, 1 << (len(common) - 1).bit_length())} * sizeof(accum)) Held {{ accum {names}; }};",
         "static __device__ __forceinline__ Found found_of(accum count, accum mean, accum m2) {",
         "  Found found;", "  found.a0.r0.step(count, mean, m2);", "  return found;", "}",
         "__device__ __forceinline__ Held held(Index row, Index part, const Found& found) const {",

@@ -121,14 +121,38 @@ struct HeldPart {
 // Lines of any input, as StripLoader has them.
 template <class W, class P>
 struct AnyLines {
+  using S = Strip<W, P>;
   static constexpr bool EARLY = false;  // there are no registers to ask for a line while the last is put away
   StripLoader<W, P> from;
-  __device__ __forceinline__ AnyLines(const P& p, Index i3) : from{p} { from.i0 = from.i1 = 0, from.i3 = i3, from.z = -1; }
+  __device__ __forceinline__ AnyLines(const P& p, Index i3) : from{p} { from.i0 = from.i1 = 0, from.i3 = i3; }
   __device__ __forceinline__ void place(Index sample, Index i2, bool) {
-    if (from.z != sample) from.z = sample, from.begin();
+    from.z = sample, from.begin();  // anew for each line, so that nothing of it is kept meanwhile
     from.place(i2);
   }
-  __device__ __forceinline__ void ask(int unit, unsigned char* buffer, unsigned landed) const { from.ask(0, unit, buffer, landed); }
+  __device__ __forceinline__ void ask(int unit, unsigned char* buffer, unsigned landed) const {
+    if (from.whole >= 8)
+      copies<8>(unit, buffer, landed);
+    else
+      copies<4>(unit, buffer, landed);
+  }
+  // As StripLoader's, a channel at a time: there are few registers.
+  template <int SIZE>
+  __device__ __forceinline__ void copies(int unit, unsigned char* buffer, unsigned landed) const {
+#pragma unroll
+    for (int i = 0; i < S::EACH; ++i) {
+      const char* at = from.at[i] + from.step * (unit * W::UNIT);
+#pragma unroll 1
+      for (int e = 0; e < W::UNIT && from.group(i) < S::GROUPS; ++e, at += from.step) {
+        const int bytes = unit * W::UNIT + e < P::CHANNELS ? from.bytes[i] : 0;
+#pragma unroll
+        for (int k = 0; k < 16; k += SIZE) {
+          const int rest = bytes - k;
+          copy_async_some<SIZE>(buffer + e * S::PITCH * 4 + from.group(i) * 16 + k, rest > 0 ? at + k : from.at[i], rest < 0 ? 0 : rest < SIZE ? rest : SIZE);
+        }
+      }
+    }
+    copies_arrive(landed);
+  }
 };
 
 // Lines in which each lane has 16 bytes, which one copy can have, or none: who has none leaves the zeros that are there.
@@ -199,7 +223,6 @@ __device__ __forceinline__ void held_input(const P& p, const Packed& packed, con
   const int lane = static_cast<int>(threadIdx.x) % 32;
   Lines from(p, i3);
   StripRounder<W, P> rounder{power_of_two(packed.input())};
-  if (blockIdx.x == 0 && blockIdx.y == 0) known_spoilt<W::WARPS * 32, P>(packed, mine * 32 + lane, rounder.by);
   if (S::UNITS < W::WARPS && mine >= S::UNITS) return;
   // What is asked for: first lines are the last of the block above.
   Index sample = 0, line = 0;
@@ -215,7 +238,7 @@ __device__ __forceinline__ void held_input(const P& p, const Packed& packed, con
 #pragma unroll 1
   for (unsigned n = 0, all = static_cast<unsigned>(p.batches() * (part.count + S::REACH)); n < all; ++n) {
     const bool more = n + 1 < all;
-    if (more) next();
+    if (Lines::EARLY && more) next();
     const unsigned slot = n % W::SLOTS;
 #pragma unroll(Lines::EARLY ? (S::UNITS + W::WARPS - 1) / W::WARPS : 1)
     for (int i = 0; i < (S::UNITS + W::WARPS - 1) / W::WARPS; ++i) {
@@ -223,12 +246,17 @@ __device__ __forceinline__ void held_input(const P& p, const Packed& packed, con
       if (S::UNITS % W::WARPS != 0 && unit >= S::UNITS) break;
       barrier_wait(landed + unit * 8, n & 1);
       unsigned words[rounder.TILES];
-      rounder.load(reinterpret_cast<const scalar*>(landing(unit)), words);
+      int own = lane;
+      if (!Lines::EARLY) asm volatile("" : "+r"(own));  // what depends on it is computed anew
+      rounder.load(reinterpret_cast<const scalar*>(landing(unit)), own, words);
       __syncwarp();
       if (Lines::EARLY && more) ask(unit);
       if (i == 0) barrier_wait(empty + slot * 8, (n / W::SLOTS & 1) ^ 1);
       rounder.store(words, shared + H::RING + slot * S::SLOT_BYTES + unit * S::UNIT_BYTES);
-      if (!Lines::EARLY && more) ask(unit);
+      if (!Lines::EARLY && more) {
+        if (i == 0) next();
+        ask(unit);
+      }
       rounder.watch.next();
     }
     publish();
@@ -266,7 +294,7 @@ __device__ __forceinline__ void held_products(const P& p, const R& r, const Pack
     scales[0] = power_of_two(exponents().of[0]), scales[1] = power_of_two(exponents().of[1]);
   if (which == 1) turn_give(1);
   float sums[S::N / 2];
-  const int columns = part.columns();
+  const int left = part.columns() - quad * 2;  // columns from this lane's first on
   unsigned base = 0, released = 0, done = 0;
   const auto release = [&](unsigned line) {
     for (; released < line; ++released)
@@ -326,13 +354,13 @@ __device__ __forceinline__ void held_products(const P& p, const R& r, const Pack
             x = p.finish_known(of[h], x * by);
           }
         if (l < 2) {  // this warpgroup's first of the sample
-          const bool there = quad * 2 < columns;
+          const bool there = left > 0;
           near[h] = near_mean<4>(there ? sums[4 + 2 * h] + sums[5 + 2 * h] : 0.0f, there ? 2 : 0);
         }
         // Columns come in pairs, of which both are this block's or none.
 #pragma unroll
         for (int j = 1; j < S::N / 8; ++j)
-          if ((j - 1) * 8 < columns - quad * 2) {
+          if ((j - 1) * 8 < left) {
             const float first = sums[4 * j + 2 * h] - near[h], second = sums[4 * j + 2 * h + 1] - near[h];
             off[h] += first + second, squares[h] = fmaf(second, second, fmaf(first, first, squares[h]));
           }
@@ -342,7 +370,7 @@ __device__ __forceinline__ void held_products(const P& p, const R& r, const Pack
       // Moments of this warpgroup's lines, for each row, as soon as they are known: others wait for them. Nothing cancels, as they
       // are deviations from what is near the mean. Where they go is free: the slot was used after what was there had been read.
       if (l + 2 >= part.count) {
-        const float count = static_cast<float>(columns) * static_cast<float>(l / 2 + 1);
+        const float count = static_cast<float>(left + quad * 2) * static_cast<float>(l / 2 + 1);
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
 #pragma unroll
@@ -552,14 +580,21 @@ __global__ void __launch_bounds__(W::threads, 1) held_kernel(const __grid_consta
   if (warp >= W::CONSUMERS / 32 + W::WARPS) {
     registers_down<W::DOWN>();
     const int mine = warp - W::CONSUMERS / 32 - W::WARPS;
+    if (blockIdx.x == 0 && blockIdx.y == 0)
+      known_spoilt<W::WARPS * 32, P>(packed, mine * 32 + static_cast<int>(threadIdx.x) % 32, power_of_two(packed.input()));
     if (mine * 16 < p.rows()) held_lines<W>(p, r, part, cut, held_shared, words, held, free, told, mine);
   } else if (warp >= W::CONSUMERS / 32) {
     registers_down<W::DOWN>();
-    const Index i3 = part.strip * P::Box::at(3) - 8 + P::Shift::at(3) - S::LEAD;
-    if (WholeLines<W, P>(p, i3).hold())
-      held_input<WholeLines<W, P>, W>(p, packed, part, held_shared, full, empty, landed, warp - W::CONSUMERS / 32, i3);
+    // Opaque, so that it is computed anew: there are few registers.
+    const auto first = [&]() {
+      int strip = static_cast<int>(part.strip);
+      asm volatile("" : "+r"(strip));
+      return static_cast<Index>(strip * P::Box::at(3) - 8 + P::Shift::at(3) - S::LEAD);
+    };
+    if (WholeLines<W, P>(p, first()).hold())
+      held_input<WholeLines<W, P>, W>(p, packed, part, held_shared, full, empty, landed, warp - W::CONSUMERS / 32, first());
     else
-      held_input<AnyLines<W, P>, W>(p, packed, part, held_shared, full, empty, landed, warp - W::CONSUMERS / 32, i3);
+      held_input<AnyLines<W, P>, W>(p, packed, part, held_shared, full, empty, landed, warp - W::CONSUMERS / 32, first());
   } else {
     registers_up<W::UP>();
     held_products<W>(p, r, packed, part, held_shared, full, empty, held, free, told, warp / 4);

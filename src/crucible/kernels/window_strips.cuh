@@ -209,7 +209,7 @@ struct SeenOfUnits {
   // Of a unit each lane knows its largest number.
   __device__ __forceinline__ void unit(float largest) {
     const unsigned bits = __reduce_max_sync(0xffffffffu, __float_as_uint(largest));
-    // All are small: more than half can hold. A few numbers alone may be.
+    // All are so small that half would lose bits of them. A few numbers alone may be.
     if (bits - 1 < __float_as_uint(HALF_SMALL) - 1 && __popc(__ballot_sync(0xffffffffu, largest > 0.0f)) > 3) most = 0xffffffffu;
     most = bits > most ? bits : most;
   }
@@ -235,8 +235,7 @@ struct StripRounder {
 
   // Where lines end with half a tile, the other half is the same pixels again.
   static __device__ __forceinline__ int pixel(int i) { return S::LANDED % 8 == 0 || i < S::LANDED ? i : i - 4; }
-  __device__ __forceinline__ void load(const scalar* landing, unsigned (&words)[TILES]) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
+  __device__ __forceinline__ void load(const scalar* landing, int lane, unsigned (&words)[TILES]) {
 #pragma unroll
     for (int t = 0; t < TILES; ++t) {
       const scalar* const from = landing + lane / 4 * S::PITCH + pixel(t * 8 + lane % 4 * 2);
@@ -262,7 +261,7 @@ struct StripRounder {
   }
   __device__ __forceinline__ void take(const scalar* landing, unsigned char* unit, unsigned free, unsigned slot, unsigned parity) {
     unsigned words[TILES];
-    load(landing, words);
+    load(landing, static_cast<int>(threadIdx.x) % 32, words);
     barrier_arrive(free);  // it fills again while this warp waits for the slot; each lane says so, as racecheck wants it
     barrier_wait(slot, parity);
     store(words, unit);

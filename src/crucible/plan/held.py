@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from crucible.plan.boxes import WindowTile
 from crucible.plan.forms import Form
-from crucible.plan.hopper import HOPPER_SHARED, MORE, PAIR_ROWS, TAP_BYTES, PairTile, landed_pixels
+from crucible.plan.hopper import HOPPER_SHARED, MORE, PAIR_ROWS, TAP_BYTES, PairTile, landed_pixels, landing_bytes
 from crucible.plan.index import Int, of_var
 from crucible.plan.program import flat
 from crucible.plan.stages import Contraction, Row, Stage, read
@@ -22,9 +22,8 @@ from crucible.plan.vectors import by_parts
 AHEAD, GROUPS, LEAST = 1, (4, 8, 16), 4
 MOST = 8  # lines of a block
 BLOCKS, REGISTERS = 160, 168  # at most; of a thread, for sums and weights
-COMMON = 6  # numbers that the elements of a part of a row have in common
+COMMON, TABLE = 6, 8  # numbers that the elements of a part of a row have in common, at most; room for them
 WORDS = 2 * 16 * BLOCKS * 2 + 64  # for the moments of all blocks, and to begin where a line of memory does
-
 SUM = Local("value", "f")
 KNOWN = 2  # numbers that the elements of a row have in common before their norm, at most
 
@@ -140,9 +139,9 @@ def lines(form: Form, pair: PairTile) -> int:
     """Output lines that a block has room for, as the kernel counts them."""
     columns, chunks = pair.columns, pair.chunks
     landed, steps = landed_pixels(form, columns, 4), chunks * form.taps
-    taken = slots(form) * 2 * chunks * landed * 16 + 8 * 8 * landed * 4
+    taken = slots(form) * 2 * chunks * landed * 16 + 8 * landing_bytes(landed, 4)
     taken += max(0, steps - (REGISTERS - columns // 2) // 4) * TAP_BYTES
-    taken += PAIR_ROWS * (4 * COMMON + 32) + BLOCKS * 4 + 256
+    taken += PAIR_ROWS * (4 * TABLE + 32) + BLOCKS * 4 + 256
     return min(MOST, (HOPPER_SHARED - taken) // (PAIR_ROWS * (columns - MORE) * 4))
 
 

@@ -89,7 +89,7 @@ class PairTile:
         if self.landings and operands != "Tf32":
             element = 4 if operands == "Half" else 2
             landed = landed_pixels(form, self.columns, element)
-            lines = self.slots * 2 * self.chunks * landed * 16 + self.landings * 8 * landed * element
+            lines = self.slots * 2 * self.chunks * landed * 16 + self.landings * landing_bytes(landed, element)
             stages = 8 * 4 * beside_pitch(self.beside * self.columns) * 4 if self.beside > 1 else 0
             barriers = (2 * self.slots + 2 * self.landings + 1) * 8 + 112
             return self.phases * self.chunks * weights + lines + stages + barriers
@@ -437,6 +437,11 @@ def landed_pixels(form: Form, columns: int, element: int) -> int:
     group, sector = 16 // element, 32 // element
     lead = form.shift[3] % (sector if (columns - MORE) % sector == 0 else group)
     return -(-(lead + columns + (form.kernel[3] - 1) * form.dilation[3]) // group) * group
+
+
+def landing_bytes(landed: int, element: int) -> int:
+    """Of a buffer for so many pixels of eight channels, which lie so far apart that no two share a bank."""
+    return 8 * ((landed + 7) // 16 * 16 + 8) * element
 
 
 def _strips(
