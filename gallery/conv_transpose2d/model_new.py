@@ -3908,9 +3908,10 @@ struct Strip {
   static constexpr int LEAD = (P::Shift::at(3) % SECTOR + SECTOR) % SECTOR;
   static constexpr int PLACES = LEAD + N + (ACROSS - 1) * P::Dilation::at(3), LANDED = (PLACES + GROUP - 1) / GROUP * GROUP;
   static constexpr int GROUPS = LANDED / GROUP, EACH = (GROUPS + 31) / 32;
-  static constexpr int UNITS = W::CHUNKS * 2, PAIRS = LANDED / 2, PAIRS_EACH = (PAIRS + 31) / 32;
+  static constexpr int UNITS = W::CHUNKS * 2;
   static constexpr int UNIT_BYTES = LANDED * 16, SLOT_BYTES = UNITS * UNIT_BYTES;
-  static constexpr int LANDING_BYTES = W::UNIT * LANDED * static_cast<int>(sizeof(scalar));
+  // Landed channels lie so far apart that lanes which read eight pixels of each share no bank.
+  static constexpr int PITCH = (LANDED + 7) / 16 * 16 + 8, LANDING_BYTES = W::UNIT * PITCH * static_cast<int>(sizeof(scalar));
   // Phases of one convolution share the lines of its input, and their elements lie beside each other: a block has them all.
   static constexpr int PHASES = InsideOf<P>::groups, PHASE_BYTES = W::CHUNKS * TAPS * TAP_BYTES, KEPT_BYTES = PHASES * PHASE_BYTES;
   // Of these, those whose elements lie beside each other, and a warp's room for four rows of them.
@@ -4025,7 +4026,7 @@ struct StripLoader {
 #pragma unroll
           for (int k = 0; k < 16; k += SIZE) {
             const int left = there ? bytes[i] - k : 0;
-            copy_async_some<SIZE>(landing + (e * S::GROUPS + group(i)) * 16 + k, there ? from + k : at[i], left < 0 ? 0 : left < SIZE ? left : SIZE);
+            copy_async_some<SIZE>(landing + e * S::PITCH * sizeof(scalar) + group(i) * 16 + k, there ? from + k : at[i], left < 0 ? 0 : left < SIZE ? left : SIZE);
           }
           from += step;
         }
@@ -4045,7 +4046,7 @@ struct StripLoader {
         for (int k = static_cast<int>(threadIdx.x) % 32; k < S::LANDED * W::UNIT; k += 32) {
           const Index c = unit * W::UNIT + k / S::LANDED;
           const typename P::BAt one = p.b_at(z, i0, i1, i2, i3 + k % S::LANDED);
-          reinterpret_cast<scalar*>(landing)[k] = one.inside && c < P::CHANNELS ? *p.b_from(one, c) : to_scalar(accum(0));
+          reinterpret_cast<scalar*>(landing)[k / S::LANDED * S::PITCH + k % S::LANDED] = one.inside && c < P::CHANNELS ? *p.b_from(one, c) : to_scalar(accum(0));
         }
       }
       barrier_arrive(landed);
@@ -4053,73 +4054,80 @@ struct StripLoader {
   }
 };
 
-// What a warp has seen of scaled numbers, and whether half cannot hold it: asked once for all since the last time.
+// Tiles of eight by eight halves, of which a lane has a word: those of column lane / 4 in rows 2 * (lane % 4) and the next. Rows of
+// 16 bytes go where lanes say, eight for each tile.
+__device__ __forceinline__ void store_across(unsigned row, unsigned a) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x1.trans.shared.b16 [%0], {%1};" ::"r"(row), "r"(a) : "memory");
+}
+__device__ __forceinline__ void store_across(unsigned row, unsigned a, unsigned b) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(row), "r"(a), "r"(b) : "memory");
+}
+__device__ __forceinline__ void store_across(unsigned row, unsigned a, unsigned b, unsigned c, unsigned d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+}
+
+// What a warp has seen of scaled numbers, and whether half cannot hold it. A lane has numbers of one channel of eight.
+struct SeenOfUnits {
+  unsigned most = 0;  // bits of the largest number of all
+  // Of a unit each lane knows its largest number.
+  __device__ __forceinline__ void unit(float largest) {
+    const unsigned bits = __reduce_max_sync(0xffffffffu, __float_as_uint(largest));
+    // All are so small that half would lose bits of them. A few numbers alone may be.
+    if (bits - 1 < __float_as_uint(HALF_SMALL) - 1 && __popc(__ballot_sync(0xffffffffu, largest > 0.0f)) > 3) most = 0xffffffffu;
+    most = bits > most ? bits : most;
+  }
+  __device__ __forceinline__ bool spoilt() const { return most > __float_as_uint(HALF_LIMIT); }
+};
+
 template <class W, class P>
 struct StripWatch {
   float largest = 0.0f;
-  __device__ __forceinline__ void see(int, float2 v) { largest = fmaxf(largest, fmaxf(fabsf(v.x), fabsf(v.y))); }
-  __device__ __forceinline__ void seen() {}
-  __device__ __forceinline__ bool spoilt() { return watched(largest); }
+  SeenOfUnits seen = {};
+  __device__ __forceinline__ void see(float2 v) { largest = fmaxf(largest, fmaxf(fabsf(v.x), fabsf(v.y))); }
+  __device__ __forceinline__ void next() { seen.unit(largest), largest = 0.0f; }
 };
 
-// A warp that rounds what has landed: two pixels of eight channels at a time.
+// A warp that rounds what has landed of eight channels. Of each tile of eight pixels a lane has two of one channel, in a word, and
+// stmatrix stores it the other way round, the channels of a pixel one after another.
 template <class W, class P>
 struct StripRounder {
   using S = Strip<W, P>;
+  static constexpr int TILES = (S::LANDED + 7) / 8;
   float by;
   StripWatch<W, P> watch = {};
 
-  // Eight lanes store 256 bytes: half of them begin with the second pixel, so that they share no bank.
-  __device__ __forceinline__ void put(uint4 first, uint4 second, unsigned char* to) const {
-    const bool swap = threadIdx.x & 4;
-    *reinterpret_cast<uint4*>(to + (swap ? 16 : 0)) = swap ? second : first;
-    *reinterpret_cast<uint4*>(to + (swap ? 0 : 16)) = swap ? first : second;
-  }
-  // Two pixels of eight channels, in half.
-  __device__ __forceinline__ void round_pair(float2 (&v)[W::UNIT], int pair, unsigned char* unit) {
+  // Where lines end with half a tile, the other half is the same pixels again.
+  static __device__ __forceinline__ int pixel(int i) { return S::LANDED % 8 == 0 || i < S::LANDED ? i : i - 4; }
+  __device__ __forceinline__ void load(const scalar* landing, int lane, unsigned (&words)[TILES]) {
 #pragma unroll
-    for (int e = 0; e < W::UNIT; ++e) {
-      v[e].x *= by, v[e].y *= by;
-      watch.see(e, v[e]);
-    }
-    const auto word = [&](int e, bool y) { return y ? pack_half(v[e].y, v[e + 1].y) : pack_half(v[e].x, v[e + 1].x); };
-    const uint4 first = make_uint4(word(0, false), word(2, false), word(4, false), word(6, false));
-    const uint4 second = make_uint4(word(0, true), word(2, true), word(4, true), word(6, true));
-    if (pair < S::PAIRS) put(first, second, unit + pair * 32);
-  }
-  static __device__ __forceinline__ void load_pair(const scalar* landing, int pair, float2 (&v)[W::UNIT]) {
-#pragma unroll
-    for (int e = 0; e < W::UNIT; ++e)
-      v[e] = pair < S::PAIRS ? *reinterpret_cast<const float2*>(landing + e * S::LANDED + pair * 2) : make_float2(0.0f, 0.0f);
-  }
-  __device__ __forceinline__ void take(const scalar* landing, unsigned char* unit, unsigned free, unsigned slot, unsigned parity) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    if constexpr (W::kind == Operands::Half) {
-      float2 v[S::PAIRS_EACH][W::UNIT];
-#pragma unroll
-      for (int i = 0; i < S::PAIRS_EACH; ++i) load_pair(landing, lane + i * 32, v[i]);
-      barrier_arrive(free);  // it fills again while this warp waits for the slot; each lane says so, as racecheck wants it
-      barrier_wait(slot, parity);
-#pragma unroll
-      for (int i = 0; i < S::PAIRS_EACH; ++i) round_pair(v[i], lane + i * 32, unit);
-      watch.seen();
-    } else {
-      unsigned v[S::PAIRS_EACH][W::UNIT];  // two elements each
-#pragma unroll
-      for (int i = 0; i < S::PAIRS_EACH; ++i)
-#pragma unroll
-        for (int e = 0; e < W::UNIT; ++e)
-          v[i][e] = lane + i * 32 < S::PAIRS ? *reinterpret_cast<const unsigned*>(landing + e * S::LANDED + (lane + i * 32) * 2) : 0u;
-      barrier_arrive(free);
-      barrier_wait(slot, parity);
-#pragma unroll
-      for (int i = 0; i < S::PAIRS_EACH; ++i) {
-        const auto low = [&](int e) { return __byte_perm(v[i][e], v[i][e + 1], 0x5410); };
-        const auto high = [&](int e) { return __byte_perm(v[i][e], v[i][e + 1], 0x7632); };
-        if (lane + i * 32 < S::PAIRS)
-          put(make_uint4(low(0), low(2), low(4), low(6)), make_uint4(high(0), high(2), high(4), high(6)), unit + (lane + i * 32) * 32);
+    for (int t = 0; t < TILES; ++t) {
+      const scalar* const from = landing + lane / 4 * S::PITCH + pixel(t * 8 + lane % 4 * 2);
+      if constexpr (W::kind == Operands::Half) {
+        float2 v = *reinterpret_cast<const float2*>(from);
+        v.x *= by, v.y *= by;
+        watch.see(v);
+        words[t] = pack_half(v.x, v.y);
+      } else {
+        words[t] = *reinterpret_cast<const unsigned*>(from);
       }
     }
+  }
+  static __device__ __forceinline__ void store(const unsigned (&words)[TILES], unsigned char* unit) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    // The first tile of each instruction, whose rows' addresses lanes bring, eight for a tile.
+    const auto row = [&](int t) { return shared_address(unit) + pixel(t * 8 + lane) * 16; };
+#pragma unroll
+    for (int t = 0; t + 4 <= TILES; t += 4) store_across(row(t), words[t], words[t + 1], words[t + 2], words[t + 3]);
+    constexpr int LEFT = TILES % 4, AT = TILES - LEFT;
+    if constexpr (LEFT >= 2) store_across(row(AT), words[AT], words[AT + 1]);
+    if constexpr (LEFT % 2 == 1) store_across(row(TILES - 1), words[TILES - 1]);
+  }
+  __device__ __forceinline__ void take(const scalar* landing, unsigned char* unit, unsigned free, unsigned slot, unsigned parity) {
+    unsigned words[TILES];
+    load(landing, static_cast<int>(threadIdx.x) % 32, words);
+    barrier_arrive(free);  // it fills again while this warp waits for the slot; each lane says so, as racecheck wants it
+    barrier_wait(slot, parity);
+    store(words, unit);
   }
 };
 #endif
@@ -4189,7 +4197,6 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
     unsigned number = 0;  // of units of this block
     int slot = 0;
     unsigned parity = 1;
-    bool bad = false;
     while (lines.next(p))
 #pragma unroll 1
       for (Index l = 0; l < lines.count + S::REACH; ++l, number += S::UNITS) {
@@ -4202,11 +4209,11 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
           publish();
           __syncwarp();
           if (lane == 0) barrier_arrive(full + slot * 8);
-          if constexpr (W::kind == Operands::Half) bad |= rounder.watch.spoilt();
+          if constexpr (W::kind == Operands::Half) rounder.watch.next();
         }
         if (++slot == W::SLOTS) slot = 0, parity ^= 1;
       }
-    if (W::kind == Operands::Half && bad && lane == 0) *packed.again = 1;
+    if (W::kind == Operands::Half && rounder.watch.seen.spoilt() && lane == 0) *packed.again = 1;
   } else {
     registers_up<W::UP>();
     const int which = warp / 4;
@@ -9770,9 +9777,10 @@ struct Strip {
   static constexpr int LEAD = (P::Shift::at(3) % SECTOR + SECTOR) % SECTOR;
   static constexpr int PLACES = LEAD + N + (ACROSS - 1) * P::Dilation::at(3), LANDED = (PLACES + GROUP - 1) / GROUP * GROUP;
   static constexpr int GROUPS = LANDED / GROUP, EACH = (GROUPS + 31) / 32;
-  static constexpr int UNITS = W::CHUNKS * 2, PAIRS = LANDED / 2, PAIRS_EACH = (PAIRS + 31) / 32;
+  static constexpr int UNITS = W::CHUNKS * 2;
   static constexpr int UNIT_BYTES = LANDED * 16, SLOT_BYTES = UNITS * UNIT_BYTES;
-  static constexpr int LANDING_BYTES = W::UNIT * LANDED * static_cast<int>(sizeof(scalar));
+  // Landed channels lie so far apart that lanes which read eight pixels of each share no bank.
+  static constexpr int PITCH = (LANDED + 7) / 16 * 16 + 8, LANDING_BYTES = W::UNIT * PITCH * static_cast<int>(sizeof(scalar));
   // Phases of one convolution share the lines of its input, and their elements lie beside each other: a block has them all.
   static constexpr int PHASES = InsideOf<P>::groups, PHASE_BYTES = W::CHUNKS * TAPS * TAP_BYTES, KEPT_BYTES = PHASES * PHASE_BYTES;
   // Of these, those whose elements lie beside each other, and a warp's room for four rows of them.
@@ -9887,7 +9895,7 @@ struct StripLoader {
 #pragma unroll
           for (int k = 0; k < 16; k += SIZE) {
             const int left = there ? bytes[i] - k : 0;
-            copy_async_some<SIZE>(landing + (e * S::GROUPS + group(i)) * 16 + k, there ? from + k : at[i], left < 0 ? 0 : left < SIZE ? left : SIZE);
+            copy_async_some<SIZE>(landing + e * S::PITCH * sizeof(scalar) + group(i) * 16 + k, there ? from + k : at[i], left < 0 ? 0 : left < SIZE ? left : SIZE);
           }
           from += step;
         }
@@ -9907,7 +9915,7 @@ struct StripLoader {
         for (int k = static_cast<int>(threadIdx.x) % 32; k < S::LANDED * W::UNIT; k += 32) {
           const Index c = unit * W::UNIT + k / S::LANDED;
           const typename P::BAt one = p.b_at(z, i0, i1, i2, i3 + k % S::LANDED);
-          reinterpret_cast<scalar*>(landing)[k] = one.inside && c < P::CHANNELS ? *p.b_from(one, c) : to_scalar(accum(0));
+          reinterpret_cast<scalar*>(landing)[k / S::LANDED * S::PITCH + k % S::LANDED] = one.inside && c < P::CHANNELS ? *p.b_from(one, c) : to_scalar(accum(0));
         }
       }
       barrier_arrive(landed);
@@ -9915,73 +9923,80 @@ struct StripLoader {
   }
 };
 
-// What a warp has seen of scaled numbers, and whether half cannot hold it: asked once for all since the last time.
+// Tiles of eight by eight halves, of which a lane has a word: those of column lane / 4 in rows 2 * (lane % 4) and the next. Rows of
+// 16 bytes go where lanes say, eight for each tile.
+__device__ __forceinline__ void store_across(unsigned row, unsigned a) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x1.trans.shared.b16 [%0], {%1};" ::"r"(row), "r"(a) : "memory");
+}
+__device__ __forceinline__ void store_across(unsigned row, unsigned a, unsigned b) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(row), "r"(a), "r"(b) : "memory");
+}
+__device__ __forceinline__ void store_across(unsigned row, unsigned a, unsigned b, unsigned c, unsigned d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+}
+
+// What a warp has seen of scaled numbers, and whether half cannot hold it. A lane has numbers of one channel of eight.
+struct SeenOfUnits {
+  unsigned most = 0;  // bits of the largest number of all
+  // Of a unit each lane knows its largest number.
+  __device__ __forceinline__ void unit(float largest) {
+    const unsigned bits = __reduce_max_sync(0xffffffffu, __float_as_uint(largest));
+    // All are so small that half would lose bits of them. A few numbers alone may be.
+    if (bits - 1 < __float_as_uint(HALF_SMALL) - 1 && __popc(__ballot_sync(0xffffffffu, largest > 0.0f)) > 3) most = 0xffffffffu;
+    most = bits > most ? bits : most;
+  }
+  __device__ __forceinline__ bool spoilt() const { return most > __float_as_uint(HALF_LIMIT); }
+};
+
 template <class W, class P>
 struct StripWatch {
   float largest = 0.0f;
-  __device__ __forceinline__ void see(int, float2 v) { largest = fmaxf(largest, fmaxf(fabsf(v.x), fabsf(v.y))); }
-  __device__ __forceinline__ void seen() {}
-  __device__ __forceinline__ bool spoilt() { return watched(largest); }
+  SeenOfUnits seen = {};
+  __device__ __forceinline__ void see(float2 v) { largest = fmaxf(largest, fmaxf(fabsf(v.x), fabsf(v.y))); }
+  __device__ __forceinline__ void next() { seen.unit(largest), largest = 0.0f; }
 };
 
-// A warp that rounds what has landed: two pixels of eight channels at a time.
+// A warp that rounds what has landed of eight channels. Of each tile of eight pixels a lane has two of one channel, in a word, and
+// stmatrix stores it the other way round, the channels of a pixel one after another.
 template <class W, class P>
 struct StripRounder {
   using S = Strip<W, P>;
+  static constexpr int TILES = (S::LANDED + 7) / 8;
   float by;
   StripWatch<W, P> watch = {};
 
-  // Eight lanes store 256 bytes: half of them begin with the second pixel, so that they share no bank.
-  __device__ __forceinline__ void put(uint4 first, uint4 second, unsigned char* to) const {
-    const bool swap = threadIdx.x & 4;
-    *reinterpret_cast<uint4*>(to + (swap ? 16 : 0)) = swap ? second : first;
-    *reinterpret_cast<uint4*>(to + (swap ? 0 : 16)) = swap ? first : second;
-  }
-  // Two pixels of eight channels, in half.
-  __device__ __forceinline__ void round_pair(float2 (&v)[W::UNIT], int pair, unsigned char* unit) {
+  // Where lines end with half a tile, the other half is the same pixels again.
+  static __device__ __forceinline__ int pixel(int i) { return S::LANDED % 8 == 0 || i < S::LANDED ? i : i - 4; }
+  __device__ __forceinline__ void load(const scalar* landing, int lane, unsigned (&words)[TILES]) {
 #pragma unroll
-    for (int e = 0; e < W::UNIT; ++e) {
-      v[e].x *= by, v[e].y *= by;
-      watch.see(e, v[e]);
-    }
-    const auto word = [&](int e, bool y) { return y ? pack_half(v[e].y, v[e + 1].y) : pack_half(v[e].x, v[e + 1].x); };
-    const uint4 first = make_uint4(word(0, false), word(2, false), word(4, false), word(6, false));
-    const uint4 second = make_uint4(word(0, true), word(2, true), word(4, true), word(6, true));
-    if (pair < S::PAIRS) put(first, second, unit + pair * 32);
-  }
-  static __device__ __forceinline__ void load_pair(const scalar* landing, int pair, float2 (&v)[W::UNIT]) {
-#pragma unroll
-    for (int e = 0; e < W::UNIT; ++e)
-      v[e] = pair < S::PAIRS ? *reinterpret_cast<const float2*>(landing + e * S::LANDED + pair * 2) : make_float2(0.0f, 0.0f);
-  }
-  __device__ __forceinline__ void take(const scalar* landing, unsigned char* unit, unsigned free, unsigned slot, unsigned parity) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    if constexpr (W::kind == Operands::Half) {
-      float2 v[S::PAIRS_EACH][W::UNIT];
-#pragma unroll
-      for (int i = 0; i < S::PAIRS_EACH; ++i) load_pair(landing, lane + i * 32, v[i]);
-      barrier_arrive(free);  // it fills again while this warp waits for the slot; each lane says so, as racecheck wants it
-      barrier_wait(slot, parity);
-#pragma unroll
-      for (int i = 0; i < S::PAIRS_EACH; ++i) round_pair(v[i], lane + i * 32, unit);
-      watch.seen();
-    } else {
-      unsigned v[S::PAIRS_EACH][W::UNIT];  // two elements each
-#pragma unroll
-      for (int i = 0; i < S::PAIRS_EACH; ++i)
-#pragma unroll
-        for (int e = 0; e < W::UNIT; ++e)
-          v[i][e] = lane + i * 32 < S::PAIRS ? *reinterpret_cast<const unsigned*>(landing + e * S::LANDED + (lane + i * 32) * 2) : 0u;
-      barrier_arrive(free);
-      barrier_wait(slot, parity);
-#pragma unroll
-      for (int i = 0; i < S::PAIRS_EACH; ++i) {
-        const auto low = [&](int e) { return __byte_perm(v[i][e], v[i][e + 1], 0x5410); };
-        const auto high = [&](int e) { return __byte_perm(v[i][e], v[i][e + 1], 0x7632); };
-        if (lane + i * 32 < S::PAIRS)
-          put(make_uint4(low(0), low(2), low(4), low(6)), make_uint4(high(0), high(2), high(4), high(6)), unit + (lane + i * 32) * 32);
+    for (int t = 0; t < TILES; ++t) {
+      const scalar* const from = landing + lane / 4 * S::PITCH + pixel(t * 8 + lane % 4 * 2);
+      if constexpr (W::kind == Operands::Half) {
+        float2 v = *reinterpret_cast<const float2*>(from);
+        v.x *= by, v.y *= by;
+        watch.see(v);
+        words[t] = pack_half(v.x, v.y);
+      } else {
+        words[t] = *reinterpret_cast<const unsigned*>(from);
       }
     }
+  }
+  static __device__ __forceinline__ void store(const unsigned (&words)[TILES], unsigned char* unit) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    // The first tile of each instruction, whose rows' addresses lanes bring, eight for a tile.
+    const auto row = [&](int t) { return shared_address(unit) + pixel(t * 8 + lane) * 16; };
+#pragma unroll
+    for (int t = 0; t + 4 <= TILES; t += 4) store_across(row(t), words[t], words[t + 1], words[t + 2], words[t + 3]);
+    constexpr int LEFT = TILES % 4, AT = TILES - LEFT;
+    if constexpr (LEFT >= 2) store_across(row(AT), words[AT], words[AT + 1]);
+    if constexpr (LEFT % 2 == 1) store_across(row(TILES - 1), words[TILES - 1]);
+  }
+  __device__ __forceinline__ void take(const scalar* landing, unsigned char* unit, unsigned free, unsigned slot, unsigned parity) {
+    unsigned words[TILES];
+    load(landing, static_cast<int>(threadIdx.x) % 32, words);
+    barrier_arrive(free);  // it fills again while this warp waits for the slot; each lane says so, as racecheck wants it
+    barrier_wait(slot, parity);
+    store(words, unit);
   }
 };
 #endif
@@ -10051,7 +10066,6 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
     unsigned number = 0;  // of units of this block
     int slot = 0;
     unsigned parity = 1;
-    bool bad = false;
     while (lines.next(p))
 #pragma unroll 1
       for (Index l = 0; l < lines.count + S::REACH; ++l, number += S::UNITS) {
@@ -10064,11 +10078,11 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
           publish();
           __syncwarp();
           if (lane == 0) barrier_arrive(full + slot * 8);
-          if constexpr (W::kind == Operands::Half) bad |= rounder.watch.spoilt();
+          if constexpr (W::kind == Operands::Half) rounder.watch.next();
         }
         if (++slot == W::SLOTS) slot = 0, parity ^= 1;
       }
-    if (W::kind == Operands::Half && bad && lane == 0) *packed.again = 1;
+    if (W::kind == Operands::Half && rounder.watch.seen.spoilt() && lane == 0) *packed.again = 1;
   } else {
     registers_up<W::UP>();
     const int which = warp / 4;

@@ -3986,9 +3986,10 @@ struct Strip {
   static constexpr int LEAD = (P::Shift::at(3) % SECTOR + SECTOR) % SECTOR;
   static constexpr int PLACES = LEAD + N + (ACROSS - 1) * P::Dilation::at(3), LANDED = (PLACES + GROUP - 1) / GROUP * GROUP;
   static constexpr int GROUPS = LANDED / GROUP, EACH = (GROUPS + 31) / 32;
-  static constexpr int UNITS = W::CHUNKS * 2, PAIRS = LANDED / 2, PAIRS_EACH = (PAIRS + 31) / 32;
+  static constexpr int UNITS = W::CHUNKS * 2;
   static constexpr int UNIT_BYTES = LANDED * 16, SLOT_BYTES = UNITS * UNIT_BYTES;
-  static constexpr int LANDING_BYTES = W::UNIT * LANDED * static_cast<int>(sizeof(scalar));
+  // Landed channels lie so far apart that lanes which read eight pixels of each share no bank.
+  static constexpr int PITCH = (LANDED + 7) / 16 * 16 + 8, LANDING_BYTES = W::UNIT * PITCH * static_cast<int>(sizeof(scalar));
   // Phases of one convolution share the lines of its input, and their elements lie beside each other: a block has them all.
   static constexpr int PHASES = InsideOf<P>::groups, PHASE_BYTES = W::CHUNKS * TAPS * TAP_BYTES, KEPT_BYTES = PHASES * PHASE_BYTES;
   // Of these, those whose elements lie beside each other, and a warp's room for four rows of them.
@@ -4103,7 +4104,7 @@ struct StripLoader {
 #pragma unroll
           for (int k = 0; k < 16; k += SIZE) {
             const int left = there ? bytes[i] - k : 0;
-            copy_async_some<SIZE>(landing + (e * S::GROUPS + group(i)) * 16 + k, there ? from + k : at[i], left < 0 ? 0 : left < SIZE ? left : SIZE);
+            copy_async_some<SIZE>(landing + e * S::PITCH * sizeof(scalar) + group(i) * 16 + k, there ? from + k : at[i], left < 0 ? 0 : left < SIZE ? left : SIZE);
           }
           from += step;
         }
@@ -4123,7 +4124,7 @@ struct StripLoader {
         for (int k = static_cast<int>(threadIdx.x) % 32; k < S::LANDED * W::UNIT; k += 32) {
           const Index c = unit * W::UNIT + k / S::LANDED;
           const typename P::BAt one = p.b_at(z, i0, i1, i2, i3 + k % S::LANDED);
-          reinterpret_cast<scalar*>(landing)[k] = one.inside && c < P::CHANNELS ? *p.b_from(one, c) : to_scalar(accum(0));
+          reinterpret_cast<scalar*>(landing)[k / S::LANDED * S::PITCH + k % S::LANDED] = one.inside && c < P::CHANNELS ? *p.b_from(one, c) : to_scalar(accum(0));
         }
       }
       barrier_arrive(landed);
@@ -4131,73 +4132,80 @@ struct StripLoader {
   }
 };
 
-// What a warp has seen of scaled numbers, and whether half cannot hold it: asked once for all since the last time.
+// Tiles of eight by eight halves, of which a lane has a word: those of column lane / 4 in rows 2 * (lane % 4) and the next. Rows of
+// 16 bytes go where lanes say, eight for each tile.
+__device__ __forceinline__ void store_across(unsigned row, unsigned a) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x1.trans.shared.b16 [%0], {%1};" ::"r"(row), "r"(a) : "memory");
+}
+__device__ __forceinline__ void store_across(unsigned row, unsigned a, unsigned b) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(row), "r"(a), "r"(b) : "memory");
+}
+__device__ __forceinline__ void store_across(unsigned row, unsigned a, unsigned b, unsigned c, unsigned d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+}
+
+// What a warp has seen of scaled numbers, and whether half cannot hold it. A lane has numbers of one channel of eight.
+struct SeenOfUnits {
+  unsigned most = 0;  // bits of the largest number of all
+  // Of a unit each lane knows its largest number.
+  __device__ __forceinline__ void unit(float largest) {
+    const unsigned bits = __reduce_max_sync(0xffffffffu, __float_as_uint(largest));
+    // All are so small that half would lose bits of them. A few numbers alone may be.
+    if (bits - 1 < __float_as_uint(HALF_SMALL) - 1 && __popc(__ballot_sync(0xffffffffu, largest > 0.0f)) > 3) most = 0xffffffffu;
+    most = bits > most ? bits : most;
+  }
+  __device__ __forceinline__ bool spoilt() const { return most > __float_as_uint(HALF_LIMIT); }
+};
+
 template <class W, class P>
 struct StripWatch {
   float largest = 0.0f;
-  __device__ __forceinline__ void see(int, float2 v) { largest = fmaxf(largest, fmaxf(fabsf(v.x), fabsf(v.y))); }
-  __device__ __forceinline__ void seen() {}
-  __device__ __forceinline__ bool spoilt() { return watched(largest); }
+  SeenOfUnits seen = {};
+  __device__ __forceinline__ void see(float2 v) { largest = fmaxf(largest, fmaxf(fabsf(v.x), fabsf(v.y))); }
+  __device__ __forceinline__ void next() { seen.unit(largest), largest = 0.0f; }
 };
 
-// A warp that rounds what has landed: two pixels of eight channels at a time.
+// A warp that rounds what has landed of eight channels. Of each tile of eight pixels a lane has two of one channel, in a word, and
+// stmatrix stores it the other way round, the channels of a pixel one after another.
 template <class W, class P>
 struct StripRounder {
   using S = Strip<W, P>;
+  static constexpr int TILES = (S::LANDED + 7) / 8;
   float by;
   StripWatch<W, P> watch = {};
 
-  // Eight lanes store 256 bytes: half of them begin with the second pixel, so that they share no bank.
-  __device__ __forceinline__ void put(uint4 first, uint4 second, unsigned char* to) const {
-    const bool swap = threadIdx.x & 4;
-    *reinterpret_cast<uint4*>(to + (swap ? 16 : 0)) = swap ? second : first;
-    *reinterpret_cast<uint4*>(to + (swap ? 0 : 16)) = swap ? first : second;
-  }
-  // Two pixels of eight channels, in half.
-  __device__ __forceinline__ void round_pair(float2 (&v)[W::UNIT], int pair, unsigned char* unit) {
+  // Where lines end with half a tile, the other half is the same pixels again.
+  static __device__ __forceinline__ int pixel(int i) { return S::LANDED % 8 == 0 || i < S::LANDED ? i : i - 4; }
+  __device__ __forceinline__ void load(const scalar* landing, int lane, unsigned (&words)[TILES]) {
 #pragma unroll
-    for (int e = 0; e < W::UNIT; ++e) {
-      v[e].x *= by, v[e].y *= by;
-      watch.see(e, v[e]);
-    }
-    const auto word = [&](int e, bool y) { return y ? pack_half(v[e].y, v[e + 1].y) : pack_half(v[e].x, v[e + 1].x); };
-    const uint4 first = make_uint4(word(0, false), word(2, false), word(4, false), word(6, false));
-    const uint4 second = make_uint4(word(0, true), word(2, true), word(4, true), word(6, true));
-    if (pair < S::PAIRS) put(first, second, unit + pair * 32);
-  }
-  static __device__ __forceinline__ void load_pair(const scalar* landing, int pair, float2 (&v)[W::UNIT]) {
-#pragma unroll
-    for (int e = 0; e < W::UNIT; ++e)
-      v[e] = pair < S::PAIRS ? *reinterpret_cast<const float2*>(landing + e * S::LANDED + pair * 2) : make_float2(0.0f, 0.0f);
-  }
-  __device__ __forceinline__ void take(const scalar* landing, unsigned char* unit, unsigned free, unsigned slot, unsigned parity) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    if constexpr (W::kind == Operands::Half) {
-      float2 v[S::PAIRS_EACH][W::UNIT];
-#pragma unroll
-      for (int i = 0; i < S::PAIRS_EACH; ++i) load_pair(landing, lane + i * 32, v[i]);
-      barrier_arrive(free);  // it fills again while this warp waits for the slot; each lane says so, as racecheck wants it
-      barrier_wait(slot, parity);
-#pragma unroll
-      for (int i = 0; i < S::PAIRS_EACH; ++i) round_pair(v[i], lane + i * 32, unit);
-      watch.seen();
-    } else {
-      unsigned v[S::PAIRS_EACH][W::UNIT];  // two elements each
-#pragma unroll
-      for (int i = 0; i < S::PAIRS_EACH; ++i)
-#pragma unroll
-        for (int e = 0; e < W::UNIT; ++e)
-          v[i][e] = lane + i * 32 < S::PAIRS ? *reinterpret_cast<const unsigned*>(landing + e * S::LANDED + (lane + i * 32) * 2) : 0u;
-      barrier_arrive(free);
-      barrier_wait(slot, parity);
-#pragma unroll
-      for (int i = 0; i < S::PAIRS_EACH; ++i) {
-        const auto low = [&](int e) { return __byte_perm(v[i][e], v[i][e + 1], 0x5410); };
-        const auto high = [&](int e) { return __byte_perm(v[i][e], v[i][e + 1], 0x7632); };
-        if (lane + i * 32 < S::PAIRS)
-          put(make_uint4(low(0), low(2), low(4), low(6)), make_uint4(high(0), high(2), high(4), high(6)), unit + (lane + i * 32) * 32);
+    for (int t = 0; t < TILES; ++t) {
+      const scalar* const from = landing + lane / 4 * S::PITCH + pixel(t * 8 + lane % 4 * 2);
+      if constexpr (W::kind == Operands::Half) {
+        float2 v = *reinterpret_cast<const float2*>(from);
+        v.x *= by, v.y *= by;
+        watch.see(v);
+        words[t] = pack_half(v.x, v.y);
+      } else {
+        words[t] = *reinterpret_cast<const unsigned*>(from);
       }
     }
+  }
+  static __device__ __forceinline__ void store(const unsigned (&words)[TILES], unsigned char* unit) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    // The first tile of each instruction, whose rows' addresses lanes bring, eight for a tile.
+    const auto row = [&](int t) { return shared_address(unit) + pixel(t * 8 + lane) * 16; };
+#pragma unroll
+    for (int t = 0; t + 4 <= TILES; t += 4) store_across(row(t), words[t], words[t + 1], words[t + 2], words[t + 3]);
+    constexpr int LEFT = TILES % 4, AT = TILES - LEFT;
+    if constexpr (LEFT >= 2) store_across(row(AT), words[AT], words[AT + 1]);
+    if constexpr (LEFT % 2 == 1) store_across(row(TILES - 1), words[TILES - 1]);
+  }
+  __device__ __forceinline__ void take(const scalar* landing, unsigned char* unit, unsigned free, unsigned slot, unsigned parity) {
+    unsigned words[TILES];
+    load(landing, static_cast<int>(threadIdx.x) % 32, words);
+    barrier_arrive(free);  // it fills again while this warp waits for the slot; each lane says so, as racecheck wants it
+    barrier_wait(slot, parity);
+    store(words, unit);
   }
 };
 #endif
@@ -4267,7 +4275,6 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
     unsigned number = 0;  // of units of this block
     int slot = 0;
     unsigned parity = 1;
-    bool bad = false;
     while (lines.next(p))
 #pragma unroll 1
       for (Index l = 0; l < lines.count + S::REACH; ++l, number += S::UNITS) {
@@ -4280,11 +4287,11 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
           publish();
           __syncwarp();
           if (lane == 0) barrier_arrive(full + slot * 8);
-          if constexpr (W::kind == Operands::Half) bad |= rounder.watch.spoilt();
+          if constexpr (W::kind == Operands::Half) rounder.watch.next();
         }
         if (++slot == W::SLOTS) slot = 0, parity ^= 1;
       }
-    if (W::kind == Operands::Half && bad && lane == 0) *packed.again = 1;
+    if (W::kind == Operands::Half && rounder.watch.seen.spoilt() && lane == 0) *packed.again = 1;
   } else {
     registers_up<W::UP>();
     const int which = warp / 4;
@@ -4454,7 +4461,7 @@ struct Holding {
 };
 
 constexpr int HELD_BLOCKS = 160, HELD_GROUPS = 16;  // at most
-constexpr int HELD_COMMON = 6;  // numbers that a row's elements have in common, at most
+constexpr int HELD_COMMON = 8;  // numbers that a row's elements have in common, at most
 constexpr int HELD_LEAST = 4;   // lines of a sample that a block has
 
 template <class W, class P>
@@ -4492,20 +4499,31 @@ __device__ __forceinline__ float2 told_by(const unsigned long long* word) {
   asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(both) : "l"(__cvta_generic_to_global(word)) : "memory");
   return make_float2(__uint_as_float(static_cast<unsigned>(both)), __uint_as_float(static_cast<unsigned>(both >> 32)));
 }
+// Who has nothing to do leaves the processor to others.
+__device__ __forceinline__ bool sleep_a_little() {
+  __nanosleep(100);
+  return true;
+}
 __device__ __forceinline__ bool tagged(float2 word, unsigned tag) { return (__float_as_uint(word.y) & 1u) == tag; }
 __device__ __forceinline__ float m2_of(float2 word) {
   const unsigned bits = __float_as_uint(word.y) & ~1u;
   return bits == HELD_INFINITE ? INFINITY : __uint_as_float(bits);
 }
 
-// Copies of the input leave L2 first: it is read once, but for lines that another block reads later.
-__device__ __forceinline__ uint64_t leaves_first() {
-  uint64_t policy;
-  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
+// Copies of the input leave L2 first, as it is read once, but for lines that another block reads later.
+__device__ __forceinline__ uint64_t kept_in_l2(bool stays) {
+  uint64_t first, normal;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(first));
+  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(normal));
+  return stays ? normal : first;
 }
 __device__ __forceinline__ void copy_leaving(unsigned to, const void* from, uint64_t policy) {
   asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(__cvta_generic_to_global(from)), "l"(policy) : "memory");
+}
+
+// Two neighbours at once: of a float2's address nvcc does not know that it is a multiple of eight.
+__device__ __forceinline__ void store_pair(unsigned to, float first, float second) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(first), "f"(second) : "memory");
 }
 
 // What a block has of every sample.
@@ -4522,89 +4540,152 @@ struct HeldPart {
   }
 };
 
-// A warp that copies units of eight channels and rounds them. Each has buffers of its own, which it fills again itself.
+// Lines of any input, as StripLoader has them.
 template <class W, class P>
+struct AnyLines {
+  using S = Strip<W, P>;
+  static constexpr bool EARLY = false;  // there are no registers to ask for a line while the last is put away
+  StripLoader<W, P> from;
+  __device__ __forceinline__ AnyLines(const P& p, Index i3) : from{p} { from.i0 = from.i1 = 0, from.i3 = i3; }
+  __device__ __forceinline__ void place(Index sample, Index i2, bool) {
+    from.z = sample, from.begin();  // anew for each line, so that nothing of it is kept meanwhile
+    from.place(i2);
+  }
+  __device__ __forceinline__ void ask(int unit, unsigned char* buffer, unsigned landed) const {
+    if (from.whole >= 8)
+      copies<8>(unit, buffer, landed);
+    else
+      copies<4>(unit, buffer, landed);
+  }
+  // As StripLoader's, a channel at a time: there are few registers.
+  template <int SIZE>
+  __device__ __forceinline__ void copies(int unit, unsigned char* buffer, unsigned landed) const {
+#pragma unroll
+    for (int i = 0; i < S::EACH; ++i) {
+      const char* at = from.at[i] + from.step * (unit * W::UNIT);
+#pragma unroll 1
+      for (int e = 0; e < W::UNIT && from.group(i) < S::GROUPS; ++e, at += from.step) {
+        const int bytes = unit * W::UNIT + e < P::CHANNELS ? from.bytes[i] : 0;
+#pragma unroll
+        for (int k = 0; k < 16; k += SIZE) {
+          const int rest = bytes - k;
+          copy_async_some<SIZE>(buffer + e * S::PITCH * 4 + from.group(i) * 16 + k, rest > 0 ? at + k : from.at[i], rest < 0 ? 0 : rest < SIZE ? rest : SIZE);
+        }
+      }
+    }
+    copies_arrive(landed);
+  }
+};
+
+// Lines in which each lane has 16 bytes, which one copy can have, or none: who has none leaves the zeros that are there.
+template <class W, class P>
+struct WholeLines {
+  using S = Strip<W, P>;
+  static constexpr bool EARLY = true;
+  const P& p;
+  Index i3;  // this lane's first pixel
+  bool mine, there;
+  uint64_t policy;
+  const char* at;  // in the first channel
+
+  __device__ __forceinline__ WholeLines(const P& p_, Index i3_) : p(p_), i3(i3_ + StripLoader<W, P>::group(0) * S::GROUP), mine(has(i3)) {}
+  __device__ __forceinline__ bool has(Index i) const { return StripLoader<W, P>::group(0) < S::GROUPS && p.b_at(0, 0, 0, 0, i).inside; }
+  __device__ __forceinline__ const char* first(Index sample, Index i2, Index channel) const {
+    return reinterpret_cast<const char*>(p.b_from(p.b_at(sample, 0, 0, i2, i3), channel));
+  }
+  // Bytes from a channel to the next, the same in all lanes.
+  __device__ __forceinline__ int64_t channel_step() const {
+    const typename P::BAt pixel = p.b_at(0, 0, 0, 0, 0);
+    return reinterpret_cast<const char*>(p.b_from(pixel, 1)) - reinterpret_cast<const char*>(p.b_from(pixel, 0));
+  }
+  // Whether that is what this input's are.
+  __device__ __forceinline__ bool hold() const {
+    bool whole = P::CHANNELS % W::CHANNELS == 0 && S::EACH == 1;
+#pragma unroll
+    for (int e = 1; e < S::GROUP; ++e) whole = whole && has(i3 + e) == mine;
+    uintptr_t odd = 0;
+    if (mine)
+      for (Index s = 0; s < p.batches(); ++s) odd |= reinterpret_cast<uintptr_t>(first(s, 0, 0));
+    if (mine) odd |= static_cast<uintptr_t>(first(0, 1, 0) - first(0, 0, 0)) | static_cast<uintptr_t>(channel_step());
+    return __all_sync(0xffffffffu, whole && odd % 16 == 0);
+  }
+  __device__ __forceinline__ void place(Index sample, Index i2, bool stays) {
+    at = first(sample, i2, 0), there = p.b_at(0, 0, 0, i2, 0).inside, policy = kept_in_l2(stays);
+  }
+  __device__ __forceinline__ void ask(int unit, unsigned char* buffer, unsigned landed) const {
+    if (mine) {
+      const int64_t step = channel_step();
+      // Two addresses in turn: a copy keeps its own for a while.
+      const char *even = at + step * (unit * W::UNIT), *odd = even + step;
+      // Opaque: of an address that is partly the same in all lanes ptxas 13.0 makes an instruction that does not exist.
+      unsigned to = shared_address(buffer) + StripLoader<W, P>::group(0) * 16;
+      asm volatile("" : "+r"(to));
+      if (there) {
+#pragma unroll
+        for (int e = 0; e < W::UNIT; e += 2, even += 2 * step, odd += 2 * step) {
+          copy_leaving(to + e * S::PITCH * 4, even, policy);
+          copy_leaving(to + (e + 1) * S::PITCH * 4, odd, policy);
+        }
+      } else {
+#pragma unroll
+        for (int e = 0; e < W::UNIT; ++e) copy_async_some<16>(buffer + e * S::PITCH * 4 + StripLoader<W, P>::group(0) * 16, at, 0);
+      }
+    }
+    copies_arrive(landed);
+  }
+};
+
+// A warp that copies units of eight channels and rounds them. Each unit has a buffer of its own, which its warp fills with the
+// next line as soon as it has read the last: the input comes at the rate of what is on its way.
+template <class Lines, class W, class P>
 __device__ __forceinline__ void held_input(const P& p, const Packed& packed, const HeldPart<P>& part, unsigned char* shared, unsigned full, unsigned empty,
-                                           unsigned landed, int mine) {
+                                           unsigned landed, int mine, Index i3) {
   using S = Strip<W, P>;
   using H = Hold<W, P>;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const Index samples = p.batches(), lines = part.count + S::REACH;
-  StripLoader<W, P> from{p};
-  from.i0 = from.i1 = 0, from.i3 = part.strip * P::Box::at(3) - 8 + P::Shift::at(3) - S::LEAD;
+  Lines from(p, i3);
   StripRounder<W, P> rounder{power_of_two(packed.input())};
-  if (blockIdx.x == 0 && blockIdx.y == 0) known_spoilt<W::WARPS * 32, P>(packed, mine * 32 + lane, rounder.by);
-  const uint64_t policy = leaves_first();
-  const auto buffer = [&](unsigned n) { return shared + H::LANDINGS + (mine * W::EACH + n % W::EACH) * S::LANDING_BYTES; };
-  const auto barrier = [&](unsigned n) { return landed + (mine * W::EACH + n % W::EACH) * 8; };
-  // What is asked for next.
-  unsigned asked = 0;
-  Index ask_sample = 0, ask_line = 0;
-  int ask_unit = mine;
-  // Whether each lane has 16 bytes of a line or none: then who has none leaves the zeros that are there.
-  bool even = false;
-  const auto ask = [&]() {
-    if (ask_sample >= samples) return;
-    if (ask_unit == mine) {
-      from.z = ask_sample;
-      if (ask_line == 0) from.begin();
-      from.place(part.first + ask_line + P::Shift::at(2));
-      // Lines that another block reads later stay; those outside the input are zeros, which take another kind of copy.
-      even = P::CHANNELS % W::CHANNELS == 0 && from.whole == 16 && ask_line >= S::REACH;
-#pragma unroll
-      for (int i = 0; i < S::EACH; ++i) even = even && from.bytes[i] == from.across[i] && (from.bytes[i] == 0 || from.bytes[i] == 16);
-      even = __all_sync(0xffffffffu, even);
-    }
-    if (even) {
-#pragma unroll
-      for (int i = 0; i < S::EACH; ++i)
-        if (from.bytes[i] > 0 && from.group(i) < S::GROUPS) {
-          const char* at = from.at[i] + from.step * (ask_unit * W::UNIT);
-          // Opaque: of an address that is partly the same in all lanes ptxas 13.0 makes an instruction that does not exist.
-          unsigned to = shared_address(buffer(asked)) + from.group(i) * 16;
-          asm volatile("" : "+r"(to));
-#pragma unroll
-          for (int e = 0; e < W::UNIT; ++e, at += from.step) copy_leaving(to + e * S::GROUPS * 16, at, policy);
-        }
-      copies_arrive(barrier(asked));
-    } else {
-      from.ask(part.first + ask_line + P::Shift::at(2), ask_unit, buffer(asked), barrier(asked));
-    }
-    ++asked;
-    if ((ask_unit += W::WARPS) >= S::UNITS) {
-      ask_unit = mine;
-      if (++ask_line == lines) ask_line = 0, ++ask_sample;
-    }
+  if (S::UNITS < W::WARPS && mine >= S::UNITS) return;
+  // What is asked for: first lines are the last of the block above.
+  Index sample = 0, line = 0;
+  const auto next = [&]() {
+    from.place(sample, part.first + line + P::Shift::at(2), line < S::REACH);
+    if (++line == part.count + S::REACH) line = 0, ++sample;
   };
+  const auto landing = [&](int unit) { return shared + H::LANDINGS + unit * S::LANDING_BYTES; };
+  const auto ask = [&](int unit) { from.ask(unit, landing(unit), landed + unit * 8); };
+  next();
 #pragma unroll 1
-  for (int i = 0; i < W::EACH; ++i) ask();
-  unsigned n = 0, parity = 1;
-  int slot = 0;
-  bool bad = false;
+  for (int unit = mine; unit < S::UNITS; unit += W::WARPS) ask(unit);
 #pragma unroll 1
-  for (Index s = 0; s < samples; ++s)
-#pragma unroll 1
-    for (Index l = 0; l < lines; ++l) {
-#pragma unroll 1
-      for (int unit = mine; unit < S::UNITS; unit += W::WARPS, ++n) {
-        barrier_wait(barrier(n), n / W::EACH & 1);
-        if (unit == mine) barrier_wait(empty + slot * 8, parity);
-#pragma unroll
-        for (int i = 0; i < S::PAIRS_EACH; ++i) {
-          float2 v[W::UNIT];
-          rounder.load_pair(reinterpret_cast<const scalar*>(buffer(n)), lane + i * 32, v);
-          rounder.round_pair(v, lane + i * 32, shared + H::RING + slot * S::SLOT_BYTES + unit * S::UNIT_BYTES);
-        }
-        rounder.watch.seen();
-        publish();
-        __syncwarp();
-        if (lane == 0) barrier_arrive(full + slot * 8);
-        bad |= rounder.watch.spoilt();
-        ask();
+  for (unsigned n = 0, all = static_cast<unsigned>(p.batches() * (part.count + S::REACH)); n < all; ++n) {
+    const bool more = n + 1 < all;
+    if (Lines::EARLY && more) next();
+    const unsigned slot = n % W::SLOTS;
+#pragma unroll(Lines::EARLY ? (S::UNITS + W::WARPS - 1) / W::WARPS : 1)
+    for (int i = 0; i < (S::UNITS + W::WARPS - 1) / W::WARPS; ++i) {
+      const int unit = mine + i * W::WARPS;
+      if (S::UNITS % W::WARPS != 0 && unit >= S::UNITS) break;
+      barrier_wait(landed + unit * 8, n & 1);
+      unsigned words[rounder.TILES];
+      int own = lane;
+      if (!Lines::EARLY) asm volatile("" : "+r"(own));  // what depends on it is computed anew
+      rounder.load(reinterpret_cast<const scalar*>(landing(unit)), own, words);
+      __syncwarp();
+      if (Lines::EARLY && more) ask(unit);
+      if (i == 0) barrier_wait(empty + slot * 8, (n / W::SLOTS & 1) ^ 1);
+      rounder.store(words, shared + H::RING + slot * S::SLOT_BYTES + unit * S::UNIT_BYTES);
+      if (!Lines::EARLY && more) {
+        if (i == 0) next();
+        ask(unit);
       }
-      if (++slot == W::SLOTS) slot = 0, parity ^= 1;
+      rounder.watch.next();
     }
-  if (bad && lane == 0) *packed.again = 1;
+    publish();
+    __syncwarp();
+    if (lane == 0) barrier_arrive(full + slot * 8);
+  }
+  if (rounder.watch.seen.spoilt() && lane == 0) *packed.again = 1;
 }
 
 // A warpgroup: sums of a line, what P makes of them, and a slot that takes it.
@@ -4635,7 +4716,7 @@ __device__ __forceinline__ void held_products(const P& p, const R& r, const Pack
     scales[0] = power_of_two(exponents().of[0]), scales[1] = power_of_two(exponents().of[1]);
   if (which == 1) turn_give(1);
   float sums[S::N / 2];
-  const int columns = part.columns();
+  const int left = part.columns() - quad * 2;  // columns from this lane's first on
   unsigned base = 0, released = 0, done = 0;
   const auto release = [&](unsigned line) {
     for (; released < line; ++released)
@@ -4644,15 +4725,22 @@ __device__ __forceinline__ void held_products(const P& p, const R& r, const Pack
 #pragma unroll 1
   for (Index s = 0; s < samples; ++s) {
     float near[2] = {0, 0}, off[2] = {0, 0}, squares[2] = {0, 0};
+    const auto known = [&](int h) { return p.known(s * p.groups(), row + 8 * h < rows ? row + 8 * h : rows - 1); };
+    const typename P::Known of[2] = {known(0), known(1)};
 #pragma unroll 1
     for (Index l = (static_cast<unsigned>(which) ^ done) & 1; l < part.count; l += 2) {
+      // Where lines are in the ring: said to be the same in all lanes, so that descriptors are made by the few instructions for such
+      // numbers.
+      unsigned slots[S::DOWN];
+#pragma unroll
+      for (int down = 0; down < S::DOWN; ++down)
+        slots[down] = __shfl_sync(0xffffffffu, (base + static_cast<unsigned>(l) + down * P::Dilation::at(2)) % W::SLOTS, 0);
       turn_wait(1 + which);
 #pragma unroll
       for (int down = 0; down < S::DOWN; ++down) {
         const unsigned line = base + static_cast<unsigned>(l) + down * P::Dilation::at(2);
         barrier_wait(full + line % W::SLOTS * 8, line / W::SLOTS & 1);
-        // Said to be the same in all lanes, so that descriptors are made by the few instructions for such numbers.
-        const uint64_t at = b + __shfl_sync(0xffffffffu, line % W::SLOTS, 0) * (S::SLOT_BYTES / 16);
+        const uint64_t at = b + slots[down] * (S::SLOT_BYTES / 16);
         wgmma_begin();
 #pragma unroll
         for (int across = 0; across < S::ACROSS; ++across)
@@ -4677,47 +4765,53 @@ __device__ __forceinline__ void held_products(const P& p, const R& r, const Pack
       const unsigned last = base + static_cast<unsigned>(part.count) + S::REACH - 1;
       release(seen < last ? seen : last);
       if (scales[0] == 0.0f) unscale<S::N / 8>(sums, exponents());
-      const Index column = (part.first + l) * part.width + part.strip * H::BOX - 8 + quad * 2;
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const Index m = row + 8 * h < rows ? row + 8 * h : rows - 1;
         const float by = scales[0] == 0.0f ? 1.0f : scales[h];
 #pragma unroll
         for (int j = 0; j < S::N / 8; ++j)
 #pragma unroll
           for (int e = 0; e < 2; ++e) {
-            StoreNext nowhere;
             float& x = sums[4 * j + 2 * h + e];
-            x = p.finish_to(s * p.groups(), m, column + j * 8 + e, 0, x * by, nowhere);
+            x = p.finish_known(of[h], x * by);
           }
         if (l < 2) {  // this warpgroup's first of the sample
-          const bool first = quad * 2 < columns, second = quad * 2 + 1 < columns;
-          near[h] = near_mean<4>((first ? sums[4 + 2 * h] : 0.0f) + (second ? sums[5 + 2 * h] : 0.0f), first + second);
+          const bool there = left > 0;
+          near[h] = near_mean<4>(there ? sums[4 + 2 * h] + sums[5 + 2 * h] : 0.0f, there ? 2 : 0);
         }
-        const auto count_in = [&](bool whole) {
+        // Columns come in pairs, of which both are this block's or none.
 #pragma unroll
-          for (int j = 1; j < S::N / 8; ++j)
-#pragma unroll
-            for (int e = 0; e < 2; ++e)
-              if (whole || (j - 1) * 8 + quad * 2 + e < columns) {
-                const float d = sums[4 * j + 2 * h + e] - near[h];
-                off[h] += d, squares[h] = fmaf(d, d, squares[h]);
-              }
-        };
-        if (columns == H::BOX)
-          count_in(true);
-        else
-          count_in(false);
+        for (int j = 1; j < S::N / 8; ++j)
+          if ((j - 1) * 8 < left) {
+            const float first = sums[4 * j + 2 * h] - near[h], second = sums[4 * j + 2 * h + 1] - near[h];
+            off[h] += first + second, squares[h] = fmaf(second, second, fmaf(first, first, squares[h]));
+          }
       }
       const unsigned number = done + static_cast<unsigned>(l), slot = number % H::LINES;
       barrier_wait(free + slot * 8, (number / H::LINES & 1) ^ 1);
+      // Moments of this warpgroup's lines, for each row, as soon as they are known: others wait for them. Nothing cancels, as they
+      // are deviations from what is near the mean. Where they go is free: the slot was used after what was there had been read.
+      if (l + 2 >= part.count) {
+        const float count = static_cast<float>(left + quad * 2) * static_cast<float>(l / 2 + 1);
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+#pragma unroll
+          for (int by = 1; by < 4; by *= 2) off[h] += __shfl_xor_sync(0xffffffffu, off[h], by), squares[h] += __shfl_xor_sync(0xffffffffu, squares[h], by);
+          if (quad == 0) {
+            const float by = count > 0 ? __fdividef(off[h], count) : 0.0f, m2 = squares[h] - off[h] * by;
+            reinterpret_cast<float2*>(shared + H::PARTS)[(s % 2 * 2 + which) * PAIR_ROWS + row + 8 * h] = make_float2(near[h] + by, m2 < 0 ? 0.0f : m2);
+          }
+        }
+        __syncwarp();
+        if (lane == 0) barrier_arrive(told + s % 2 * 8);
+      }
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const Index m = row + 8 * h;
         const uintptr_t at = reinterpret_cast<uintptr_t>(r.held_at((s * rows + m) / R::HELD_ROWS, m % R::HELD_ROWS)) / 4;
         const int place = static_cast<int>((at + static_cast<uintptr_t>((part.first + l) * part.width + part.strip * H::BOX)) % 8) + quad * 2;
-        float* const to = reinterpret_cast<float*>(shared + H::FIRST) + slot * H::LINE + m * H::BOX + place - 8;
-        const auto put = [&](int j) { *reinterpret_cast<float2*>(to + j * 8) = make_float2(sums[4 * j + 2 * h], sums[4 * j + 2 * h + 1]); };
+        const unsigned to = shared_address(shared + H::FIRST) + (slot * H::LINE + static_cast<int>(m) * H::BOX + place - 8) * 4;
+        const auto put = [&](int j) { store_pair(to + j * 32, sums[4 * j + 2 * h], sums[4 * j + 2 * h + 1]); };
         if (place >= 8) put(0);
 #pragma unroll
         for (int j = 1; j < S::N / 8 - 1; ++j) put(j);
@@ -4726,19 +4820,6 @@ __device__ __forceinline__ void held_products(const P& p, const R& r, const Pack
       __syncwarp();
       if (lane == 0) barrier_arrive(held + slot * 8);
     }
-    // Moments of this warpgroup's lines, for each row: nothing cancels, as they are deviations from what is near the mean.
-    const float count = static_cast<float>(columns) * static_cast<float>((part.count - static_cast<Index>((static_cast<unsigned>(which) ^ done) & 1) + 1) / 2);
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-#pragma unroll
-      for (int by = 1; by < 4; by *= 2) off[h] += __shfl_xor_sync(0xffffffffu, off[h], by), squares[h] += __shfl_xor_sync(0xffffffffu, squares[h], by);
-      if (quad == 0) {
-        const float by = count > 0 ? __fdividef(off[h], count) : 0.0f, m2 = squares[h] - off[h] * by;
-        reinterpret_cast<float2*>(shared + H::PARTS)[(s % 2 * 2 + which) * PAIR_ROWS + row + 8 * h] = make_float2(near[h] + by, m2 < 0 ? 0.0f : m2);
-      }
-    }
-    __syncwarp();
-    if (lane == 0) barrier_arrive(told + s % 2 * 8);
     base += static_cast<unsigned>(part.count) + S::REACH, done += static_cast<unsigned>(part.count);
     barrier_wait(full + (base - 1) % W::SLOTS * 8, (base - 1) / W::SLOTS & 1);
     __syncwarp();
@@ -4752,7 +4833,7 @@ template <class W, class P, class R>
 __device__ __forceinline__ void held_lines(const P& p, const R& r, const HeldPart<P>& part, const HeldCut& cut, unsigned char* shared,
                                            unsigned long long* words, unsigned held, unsigned free, unsigned told, int mine) {
   using H = Hold<W, P>;
-  constexpr int REP = R::HELD_ROWS, GROUPS = 16 / REP, EACH = HELD_BLOCKS / 32;
+  constexpr int REP = R::HELD_ROWS, GROUPS = 16 / REP, EACH = HELD_BLOCKS / 32, TOGETHER = GROUPS < 2 ? GROUPS : 2;
   const Index samples = p.batches(), rows = p.rows();
   const int blocks = cut.strips * cut.segments;
   typename R::Held* const table = reinterpret_cast<typename R::Held*>(shared + H::TABLE);
@@ -4764,7 +4845,7 @@ __device__ __forceinline__ void held_lines(const P& p, const R& r, const HeldPar
     int lane = static_cast<int>(threadIdx.x) % 32;
     int lines = static_cast<int>(part.count), columns = part.columns(), height = static_cast<int>(part.lines), width = static_cast<int>(part.width);
     asm volatile("" : "+r"(lane), "+r"(lines), "+r"(columns), "+r"(height), "+r"(width));
-    const int row = mine * 16 + lane / 8, own = mine * 16 + lane % 16;
+    const int row = mine * 16 + (lane >> 3), own = mine * 16 + (lane & 15);
     const unsigned tag = (static_cast<unsigned>(s) / 2 + 1) & 1;
     unsigned long long* const all = words + static_cast<int64_t>(s % 2) * HELD_GROUPS * HELD_BLOCKS;
     barrier_wait(told + s % 2 * 8, static_cast<unsigned>(s) / 2 & 1);
@@ -4788,38 +4869,65 @@ __device__ __forceinline__ void held_lines(const P& p, const R& r, const HeldPar
       if (lane < 16 && lane % REP == 0) tell(all + own / REP * HELD_BLOCKS + blockIdx.y * gridDim.x + blockIdx.x, mean, m2, tag);
     }
     const float elements = static_cast<float>(height) * static_cast<float>(width);
-    typename R::Found found;
+    float own_mean = 0, own_m2 = 0;
+    // What the norm reads of each channel comes while moments do: the numbers are written over.
+    if (lane < 16) table[own] = r.held((s * rows + own) / REP, own & (REP - 1), R::found_of(1.0f, 0.0f, 1.0f));
 #pragma unroll 1
-    for (int g = 0; g < GROUPS; ++g) {
+    for (int g = 0; g < GROUPS; g += TOGETHER) {
       asm volatile("" : "+r"(lane));
       const unsigned long long* const from = all + (mine * GROUPS + g) * HELD_BLOCKS;
       const float* const shares = reinterpret_cast<const float*>(shared + H::SHARES) + lane;
-      float2 of[EACH];
+      // Only words that have not come are asked for again: all blocks ask, and L2 has other things to do.
+      float2 of[TOGETHER][EACH];
+#pragma unroll
+      for (int i = 0; i < EACH; ++i)
+#pragma unroll
+        for (int t = 0; t < TOGETHER; ++t) of[t][i] = make_float2(0.0f, __uint_as_float(lane + i * 32 < blocks ? tag ^ 1u : tag));
       bool there;
       do {
         there = true;
 #pragma unroll
-        for (int i = 0; i < EACH; ++i) of[i] = told_by(from + (lane + i * 32 < blocks ? lane + i * 32 : blocks - 1));
+        for (int i = 0; i < EACH; ++i)
 #pragma unroll
-        for (int i = 0; i < EACH; ++i) there = there && tagged(of[i], tag);
-      } while (!__all_sync(0xffffffffu, there));
-      float mean = 0, m2 = 0;
+          for (int t = 0; t < TOGETHER; ++t)
+            if (!tagged(of[t][i], tag)) of[t][i] = told_by(from + t * HELD_BLOCKS + lane + i * 32);
 #pragma unroll
-      for (int i = 0; i < EACH; ++i)
-        if (lane + i * 32 < blocks) mean = fmaf(of[i].x, shares[i * 32], mean);
+        for (int i = 0; i < EACH; ++i)
 #pragma unroll
-      for (int by = 1; by < 32; by *= 2) mean += __shfl_xor_sync(0xffffffffu, mean, by);
+          for (int t = 0; t < TOGETHER; ++t) there = there && tagged(of[t][i], tag);
+      } while (!__all_sync(0xffffffffu, there) && sleep_a_little());
+      // Deviations from the first block's mean, which is near all others, so that nothing cancels.
+      float mean[TOGETHER], m2[TOGETHER], beside[TOGETHER], near[TOGETHER];
 #pragma unroll
-      for (int i = 0; i < EACH; ++i)
-        if (lane + i * 32 < blocks) {
-          const float d = of[i].x - mean;
-          m2 += fmaf(d * d, shares[i * 32] * (elements * REP), m2_of(of[i]));
+      for (int t = 0; t < TOGETHER; ++t) mean[t] = m2[t] = beside[t] = 0, near[t] = __shfl_sync(0xffffffffu, of[t][0].x, 0);
+#pragma unroll
+      for (int i = 0; i < EACH; ++i) {
+        const float share = shares[i * 32];
+#pragma unroll
+        for (int t = 0; t < TOGETHER; ++t) {
+          const float d = of[t][i].x - near[t], part = d * share;
+          mean[t] += part, beside[t] = fmaf(part, d, beside[t]), m2[t] += share > 0 ? m2_of(of[t][i]) : 0.0f;
+        }
+      }
+#pragma unroll
+      for (int by = 1; by < 32; by *= 2)
+#pragma unroll
+        for (int t = 0; t < TOGETHER; ++t) {
+          mean[t] += __shfl_xor_sync(0xffffffffu, mean[t], by), beside[t] += __shfl_xor_sync(0xffffffffu, beside[t], by);
+          m2[t] += __shfl_xor_sync(0xffffffffu, m2[t], by);
         }
 #pragma unroll
-      for (int by = 1; by < 32; by *= 2) m2 += __shfl_xor_sync(0xffffffffu, m2, by);
-      if (lane % 16 / REP == g) found = R::found_of(elements * REP, mean, m2);
+      for (int t = 0; t < TOGETHER; ++t) {
+        const float off = fmaf(-mean[t], mean[t], beside[t]);
+        m2[t] = fmaf(off < 0 ? 0.0f : off, elements * REP, m2[t]), mean[t] += near[t];
+      }
+      // Each lane's own.
+      if ((lane & 15) / REP / TOGETHER * TOGETHER == g) {
+        const bool second = TOGETHER > 1 && (lane & 15) / REP % 2 == 1;
+        own_mean = second ? mean[TOGETHER - 1] : mean[0], own_m2 = second ? m2[TOGETHER - 1] : m2[0];
+      }
     }
-    if (lane < 16) table[own] = r.held((s * rows + own) / REP, own % REP, found);
+    if (lane < 16) table[own] = r.held((s * rows + own) / REP, own % REP, R::found_of(elements * REP, own_mean, own_m2));
     __syncwarp();
     float* out = r.held_at((s * rows + row) / REP, row % REP) + static_cast<int64_t>(part.first) * part.width + part.strip * H::BOX;
     const int64_t four = 4 * static_cast<int64_t>(r.length());  // rows lie one after another
@@ -4827,31 +4935,31 @@ __device__ __forceinline__ void held_lines(const P& p, const R& r, const HeldPar
     for (Index l = 0; l < part.count; ++l, ++number, out += part.width) {
       const unsigned slot = number % H::LINES;
       barrier_wait(held + slot * 8, number / H::LINES & 1);
-      const float* const from = reinterpret_cast<const float*>(shared + H::FIRST) + slot * H::LINE + row * H::BOX + lane % 8 * 4;
-      const int odd = static_cast<int>(reinterpret_cast<uintptr_t>(out) / 4 % 8), begin = lane % 8 * 4 - odd;
+      const int four_of = (lane & 7) * 4, odd = static_cast<int>(reinterpret_cast<uintptr_t>(out) / 4 % 8), begin = four_of - odd;
+      const float* const from = reinterpret_cast<const float*>(shared + H::FIRST) + slot * H::LINE + row * H::BOX + four_of;
       const Index column = part.strip * H::BOX + begin;
+      float* to = out + begin;
 #pragma unroll
-      for (int k = 0; k < 4; ++k) {
+      for (int k = 0; k < 4; ++k, to += four) {
         constexpr int ROUNDS = (H::BOX + 31) / 32;
         float4 x[ROUNDS];
         const typename R::Held of = table[row + k * 4];
 #pragma unroll
         for (int q = 0; q < ROUNDS; ++q)
-          if (q * 32 + 32 <= H::BOX || q * 32 + lane % 8 * 4 < H::BOX) x[q] = *reinterpret_cast<const float4*>(from + k * 4 * H::BOX + q * 32);
+          if (q * 32 + 32 <= H::BOX || q * 32 + four_of < H::BOX) x[q] = *reinterpret_cast<const float4*>(from + k * 4 * H::BOX + q * 32);
         if (k == 3) {
           __syncwarp();
           if (lane == 0) barrier_arrive(free + slot * 8);
         }
 #pragma unroll
         for (int q = 0; q < ROUNDS; ++q) {
-          const bool inside = q * 32 + 32 <= H::BOX || q * 32 + lane % 8 * 4 < H::BOX;
+          const bool inside = q * 32 + 32 <= H::BOX || q * 32 + four_of < H::BOX;
           x[q].x = r.held_value(of, x[q].x), x[q].y = r.held_value(of, x[q].y), x[q].z = r.held_value(of, x[q].z), x[q].w = r.held_value(of, x[q].w);
-          float* const to = out + k * four + begin + q * 32;
           const Index at = column + q * 32;
           // Two of four at a line's ends: they begin at even places.
-          if (inside && at >= 0 && at + 4 <= part.width) __stcs(reinterpret_cast<float4*>(to), x[q]);
-          if (q == 0 && at == -2) *reinterpret_cast<float2*>(to + 2) = make_float2(x[q].z, x[q].w);
-          if (inside && at + 2 == part.width) *reinterpret_cast<float2*>(to) = make_float2(x[q].x, x[q].y);
+          if (inside && at >= 0 && at + 4 <= part.width) __stcs(reinterpret_cast<float4*>(to + q * 32), x[q]);
+          if (q == 0 && at == -2) *reinterpret_cast<float2*>(to + q * 32 + 2) = make_float2(x[q].z, x[q].w);
+          if (inside && at + 2 == part.width) *reinterpret_cast<float2*>(to + q * 32) = make_float2(x[q].x, x[q].y);
         }
       }
     }
@@ -4872,7 +4980,7 @@ __global__ void __launch_bounds__(W::threads, 1) held_kernel(const __grid_consta
   const unsigned full = shared_address(held_shared + H::BARRIERS), empty = full + W::SLOTS * 8, landed = empty + W::SLOTS * 8;
   const unsigned held = landed + W::LANDINGS * 8, free = held + H::LINES * 8, told = free + H::LINES * 8;
   if (threadIdx.x == 0) {
-    for (int i = 0; i < W::SLOTS; ++i) barrier_init(full + i * 8, S::UNITS), barrier_init(empty + i * 8, W::CONSUMERS / 32);
+    for (int i = 0; i < W::SLOTS; ++i) barrier_init(full + i * 8, S::UNITS < W::WARPS ? S::UNITS : W::WARPS), barrier_init(empty + i * 8, W::CONSUMERS / 32);
     for (int i = 0; i < W::LANDINGS; ++i) barrier_init(landed + i * 8, 32);
     for (int i = 0; i < H::LINES; ++i) barrier_init(held + i * 8, 4), barrier_init(free + i * 8, static_cast<int>(p.rows()) / 16);
     for (int i = 0; i < 2; ++i) barrier_init(told + i * 8, W::CONSUMERS / 32);
@@ -4882,10 +4990,10 @@ __global__ void __launch_bounds__(W::threads, 1) held_kernel(const __grid_consta
     reinterpret_cast<uint4*>(held_shared + H::WEIGHTS)[i] = reinterpret_cast<const uint4*>(packed.half + H::KEPT * TAP_BYTES)[i];
   for (int i = static_cast<int>(threadIdx.x); i < W::LANDINGS * S::LANDING_BYTES / 16; i += W::threads)
     reinterpret_cast<uint4*>(held_shared + H::LANDINGS)[i] = make_uint4(0, 0, 0, 0);
-  // Of all elements of a row, each block's share.
+  // Of all elements of a row, each block's share; none of blocks that are not there.
   for (int i = static_cast<int>(threadIdx.x); i < HELD_BLOCKS; i += W::threads) {
     const HeldPart<P> other(p, cut, i % cut.strips, i / cut.strips);
-    reinterpret_cast<float*>(held_shared + H::SHARES)[i] =
+    reinterpret_cast<float*>(held_shared + H::SHARES)[i] = i >= cut.strips * cut.segments ? 0.0f :
         __fdividef(static_cast<float>(other.count) * static_cast<float>(other.columns()), static_cast<float>(other.lines) * static_cast<float>(other.width));
   }
   publish();
@@ -4894,10 +5002,21 @@ __global__ void __launch_bounds__(W::threads, 1) held_kernel(const __grid_consta
   if (warp >= W::CONSUMERS / 32 + W::WARPS) {
     registers_down<W::DOWN>();
     const int mine = warp - W::CONSUMERS / 32 - W::WARPS;
+    if (blockIdx.x == 0 && blockIdx.y == 0)
+      known_spoilt<W::WARPS * 32, P>(packed, mine * 32 + static_cast<int>(threadIdx.x) % 32, power_of_two(packed.input()));
     if (mine * 16 < p.rows()) held_lines<W>(p, r, part, cut, held_shared, words, held, free, told, mine);
   } else if (warp >= W::CONSUMERS / 32) {
     registers_down<W::DOWN>();
-    held_input<W>(p, packed, part, held_shared, full, empty, landed, warp - W::CONSUMERS / 32);
+    // Opaque, so that it is computed anew: there are few registers.
+    const auto first = [&]() {
+      int strip = static_cast<int>(part.strip);
+      asm volatile("" : "+r"(strip));
+      return static_cast<Index>(strip * P::Box::at(3) - 8 + P::Shift::at(3) - S::LEAD);
+    };
+    if (WholeLines<W, P>(p, first()).hold())
+      held_input<WholeLines<W, P>, W>(p, packed, part, held_shared, full, empty, landed, warp - W::CONSUMERS / 32, first());
+    else
+      held_input<AnyLines<W, P>, W>(p, packed, part, held_shared, full, empty, landed, warp - W::CONSUMERS / 32, first());
   } else {
     registers_up<W::UP>();
     held_products<W>(p, r, packed, part, held_shared, full, empty, held, free, told, warp / 4);
@@ -5020,6 +5139,8 @@ struct Merged : P {
   __device__ __forceinline__ accum finish_to(Index z, Index m, Index n, int split, accum value, To& to) const {
     return P::finish_to(own_batch(z, m), own_row(m), n, split, value, to);
   }
+  // What elements of a row have in common, where P tells.
+  __device__ __forceinline__ auto known(Index z, Index m) const { return this->P::known(own_batch(z, m), own_row(m)); }
   __device__ __forceinline__ uintptr_t stored(Index z, Index m, Index n) const { return P::stored(own_batch(z, m), own_row(m), n); }
   __device__ __forceinline__ void sink(Index z, Index m, Index tile_n, accum count, accum mean, accum m2) const {
     P::sink(own_batch(z, m), own_row(m), tile_n, count, mean, m2);
@@ -5038,22 +5159,18 @@ template <class W, class P, int M>
 struct StripWatch<W, Merged<P, M>> {
   static_assert(W::kind == Operands::Half, "only what is watched");
   static constexpr int PART = channels_together<P>();
-  float largest[W::UNIT / PART] = {}, odd = 0.0f;  // odd: nan where there is one of those
+  float largest = 0.0f, odd = 0.0f;  // odd: nan where there is one of those
+  SeenOfUnits seen = {};
 
-  __device__ __forceinline__ void see(int channel, float2 v) {
-    float& most = largest[channel / PART];
-    most = fmaxf(most, fmaxf(fabsf(v.x), fabsf(v.y)));
+  __device__ __forceinline__ void see(float2 v) {
+    largest = fmaxf(largest, fmaxf(fabsf(v.x), fabsf(v.y)));
     odd = fmaf(v.x, 0.0f, fmaf(v.y, 0.0f, odd));
   }
-  __device__ __forceinline__ void seen() {
-    if (odd != odd) largest[0] = INFINITY;
-    odd = 0.0f;
-  }
-  __device__ __forceinline__ bool spoilt() {
-    bool bad = false;
+  __device__ __forceinline__ void next() {
+    const int part = static_cast<int>(threadIdx.x) % 32 / 4 / PART;
 #pragma unroll
-    for (int i = 0; i < W::UNIT / PART; ++i) bad |= watched(largest[i]);
-    return bad;
+    for (int i = 0; i < W::UNIT / PART; ++i) seen.unit(part != i ? 0.0f : odd != odd ? INFINITY : largest);
+    largest = odd = 0.0f;
   }
 };
 #endif
@@ -5627,6 +5744,15 @@ struct contract_2 {
     StoreOne to{there};
     return finish_to(z, m, n, split, value, to);
   }
+  struct Known { accum k0; };
+  __device__ __forceinline__ Known known(Index z, Index m) const {
+    const Index q1 = z / 8;
+    const Index e2 = z % 8;
+    return {to_accum(read(p_conv_transpose_bias[e2 * 8 + m]))};
+  }
+  __device__ __forceinline__ accum finish_known(const Known& of, accum value) const {
+    return f_gelu((value + of.k0));
+  }
   static constexpr bool in_pairs = true;  // columns are neighbours in memory
   static constexpr bool reads = false;  // finish reads what depends on the column
   __device__ __forceinline__ uintptr_t stored(Index z, Index m, Index n) const {
@@ -5766,7 +5892,7 @@ struct rows_2 {
     }
   }
   static constexpr int HELD_ROWS = 8;  // parts of a row
-  struct Held { accum h0, h1, h2, h3; };
+  struct alignas(4 * sizeof(accum)) Held { accum h0, h1, h2; };
   static __device__ __forceinline__ Found found_of(accum count, accum mean, accum m2) {
     Found found;
     found.a0.r0.step(count, mean, m2);
@@ -5778,10 +5904,11 @@ struct rows_2 {
     const accum var_mean_1 = a0.r0.get_m2();
     const accum v1 = var_mean_1 / accum(int64_t(s0 * s53 * 8 + s0 * 16 + s53 * 16 + 32));
     const Index e2 = row % 8;
-    return {var_mean_0, f_rsqrt((v1 + accum(1e-05))), to_accum(read(p_group_norm_weight[e2 * 8 + part])), to_accum(read(p_group_norm_bias[e2 * 8 + part]))};
+    const accum v3 = f_rsqrt((v1 + accum(1e-05))) * to_accum(read(p_group_norm_weight[e2 * 8 + part]));
+    return {var_mean_0, v3, to_accum(read(p_group_norm_bias[e2 * 8 + part]))};
   }
   __device__ __forceinline__ accum held_value(const Held& of, accum element) const {
-    return ((((element - of.h0) * of.h1) * of.h2) + of.h3);
+    return (((element - of.h0) * of.h1) + of.h2);
   }
   __host__ __device__ __forceinline__ scalar* held_at(Index row, Index part) const {
     return &p_add_1[part * s0 * s53 + row * s0 * s53 * 8 + part * s0 * 2 + part * s53 * 2 + row * s0 * 16 + row * s53 * 16 + part * 4 + row * 32];
@@ -10092,9 +10219,10 @@ struct Strip {
   static constexpr int LEAD = (P::Shift::at(3) % SECTOR + SECTOR) % SECTOR;
   static constexpr int PLACES = LEAD + N + (ACROSS - 1) * P::Dilation::at(3), LANDED = (PLACES + GROUP - 1) / GROUP * GROUP;
   static constexpr int GROUPS = LANDED / GROUP, EACH = (GROUPS + 31) / 32;
-  static constexpr int UNITS = W::CHUNKS * 2, PAIRS = LANDED / 2, PAIRS_EACH = (PAIRS + 31) / 32;
+  static constexpr int UNITS = W::CHUNKS * 2;
   static constexpr int UNIT_BYTES = LANDED * 16, SLOT_BYTES = UNITS * UNIT_BYTES;
-  static constexpr int LANDING_BYTES = W::UNIT * LANDED * static_cast<int>(sizeof(scalar));
+  // Landed channels lie so far apart that lanes which read eight pixels of each share no bank.
+  static constexpr int PITCH = (LANDED + 7) / 16 * 16 + 8, LANDING_BYTES = W::UNIT * PITCH * static_cast<int>(sizeof(scalar));
   // Phases of one convolution share the lines of its input, and their elements lie beside each other: a block has them all.
   static constexpr int PHASES = InsideOf<P>::groups, PHASE_BYTES = W::CHUNKS * TAPS * TAP_BYTES, KEPT_BYTES = PHASES * PHASE_BYTES;
   // Of these, those whose elements lie beside each other, and a warp's room for four rows of them.
@@ -10209,7 +10337,7 @@ struct StripLoader {
 #pragma unroll
           for (int k = 0; k < 16; k += SIZE) {
             const int left = there ? bytes[i] - k : 0;
-            copy_async_some<SIZE>(landing + (e * S::GROUPS + group(i)) * 16 + k, there ? from + k : at[i], left < 0 ? 0 : left < SIZE ? left : SIZE);
+            copy_async_some<SIZE>(landing + e * S::PITCH * sizeof(scalar) + group(i) * 16 + k, there ? from + k : at[i], left < 0 ? 0 : left < SIZE ? left : SIZE);
           }
           from += step;
         }
@@ -10229,7 +10357,7 @@ struct StripLoader {
         for (int k = static_cast<int>(threadIdx.x) % 32; k < S::LANDED * W::UNIT; k += 32) {
           const Index c = unit * W::UNIT + k / S::LANDED;
           const typename P::BAt one = p.b_at(z, i0, i1, i2, i3 + k % S::LANDED);
-          reinterpret_cast<scalar*>(landing)[k] = one.inside && c < P::CHANNELS ? *p.b_from(one, c) : to_scalar(accum(0));
+          reinterpret_cast<scalar*>(landing)[k / S::LANDED * S::PITCH + k % S::LANDED] = one.inside && c < P::CHANNELS ? *p.b_from(one, c) : to_scalar(accum(0));
         }
       }
       barrier_arrive(landed);
@@ -10237,73 +10365,80 @@ struct StripLoader {
   }
 };
 
-// What a warp has seen of scaled numbers, and whether half cannot hold it: asked once for all since the last time.
+// Tiles of eight by eight halves, of which a lane has a word: those of column lane / 4 in rows 2 * (lane % 4) and the next. Rows of
+// 16 bytes go where lanes say, eight for each tile.
+__device__ __forceinline__ void store_across(unsigned row, unsigned a) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x1.trans.shared.b16 [%0], {%1};" ::"r"(row), "r"(a) : "memory");
+}
+__device__ __forceinline__ void store_across(unsigned row, unsigned a, unsigned b) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(row), "r"(a), "r"(b) : "memory");
+}
+__device__ __forceinline__ void store_across(unsigned row, unsigned a, unsigned b, unsigned c, unsigned d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+}
+
+// What a warp has seen of scaled numbers, and whether half cannot hold it. A lane has numbers of one channel of eight.
+struct SeenOfUnits {
+  unsigned most = 0;  // bits of the largest number of all
+  // Of a unit each lane knows its largest number.
+  __device__ __forceinline__ void unit(float largest) {
+    const unsigned bits = __reduce_max_sync(0xffffffffu, __float_as_uint(largest));
+    // All are so small that half would lose bits of them. A few numbers alone may be.
+    if (bits - 1 < __float_as_uint(HALF_SMALL) - 1 && __popc(__ballot_sync(0xffffffffu, largest > 0.0f)) > 3) most = 0xffffffffu;
+    most = bits > most ? bits : most;
+  }
+  __device__ __forceinline__ bool spoilt() const { return most > __float_as_uint(HALF_LIMIT); }
+};
+
 template <class W, class P>
 struct StripWatch {
   float largest = 0.0f;
-  __device__ __forceinline__ void see(int, float2 v) { largest = fmaxf(largest, fmaxf(fabsf(v.x), fabsf(v.y))); }
-  __device__ __forceinline__ void seen() {}
-  __device__ __forceinline__ bool spoilt() { return watched(largest); }
+  SeenOfUnits seen = {};
+  __device__ __forceinline__ void see(float2 v) { largest = fmaxf(largest, fmaxf(fabsf(v.x), fabsf(v.y))); }
+  __device__ __forceinline__ void next() { seen.unit(largest), largest = 0.0f; }
 };
 
-// A warp that rounds what has landed: two pixels of eight channels at a time.
+// A warp that rounds what has landed of eight channels. Of each tile of eight pixels a lane has two of one channel, in a word, and
+// stmatrix stores it the other way round, the channels of a pixel one after another.
 template <class W, class P>
 struct StripRounder {
   using S = Strip<W, P>;
+  static constexpr int TILES = (S::LANDED + 7) / 8;
   float by;
   StripWatch<W, P> watch = {};
 
-  // Eight lanes store 256 bytes: half of them begin with the second pixel, so that they share no bank.
-  __device__ __forceinline__ void put(uint4 first, uint4 second, unsigned char* to) const {
-    const bool swap = threadIdx.x & 4;
-    *reinterpret_cast<uint4*>(to + (swap ? 16 : 0)) = swap ? second : first;
-    *reinterpret_cast<uint4*>(to + (swap ? 0 : 16)) = swap ? first : second;
-  }
-  // Two pixels of eight channels, in half.
-  __device__ __forceinline__ void round_pair(float2 (&v)[W::UNIT], int pair, unsigned char* unit) {
+  // Where lines end with half a tile, the other half is the same pixels again.
+  static __device__ __forceinline__ int pixel(int i) { return S::LANDED % 8 == 0 || i < S::LANDED ? i : i - 4; }
+  __device__ __forceinline__ void load(const scalar* landing, int lane, unsigned (&words)[TILES]) {
 #pragma unroll
-    for (int e = 0; e < W::UNIT; ++e) {
-      v[e].x *= by, v[e].y *= by;
-      watch.see(e, v[e]);
-    }
-    const auto word = [&](int e, bool y) { return y ? pack_half(v[e].y, v[e + 1].y) : pack_half(v[e].x, v[e + 1].x); };
-    const uint4 first = make_uint4(word(0, false), word(2, false), word(4, false), word(6, false));
-    const uint4 second = make_uint4(word(0, true), word(2, true), word(4, true), word(6, true));
-    if (pair < S::PAIRS) put(first, second, unit + pair * 32);
-  }
-  static __device__ __forceinline__ void load_pair(const scalar* landing, int pair, float2 (&v)[W::UNIT]) {
-#pragma unroll
-    for (int e = 0; e < W::UNIT; ++e)
-      v[e] = pair < S::PAIRS ? *reinterpret_cast<const float2*>(landing + e * S::LANDED + pair * 2) : make_float2(0.0f, 0.0f);
-  }
-  __device__ __forceinline__ void take(const scalar* landing, unsigned char* unit, unsigned free, unsigned slot, unsigned parity) {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    if constexpr (W::kind == Operands::Half) {
-      float2 v[S::PAIRS_EACH][W::UNIT];
-#pragma unroll
-      for (int i = 0; i < S::PAIRS_EACH; ++i) load_pair(landing, lane + i * 32, v[i]);
-      barrier_arrive(free);  // it fills again while this warp waits for the slot; each lane says so, as racecheck wants it
-      barrier_wait(slot, parity);
-#pragma unroll
-      for (int i = 0; i < S::PAIRS_EACH; ++i) round_pair(v[i], lane + i * 32, unit);
-      watch.seen();
-    } else {
-      unsigned v[S::PAIRS_EACH][W::UNIT];  // two elements each
-#pragma unroll
-      for (int i = 0; i < S::PAIRS_EACH; ++i)
-#pragma unroll
-        for (int e = 0; e < W::UNIT; ++e)
-          v[i][e] = lane + i * 32 < S::PAIRS ? *reinterpret_cast<const unsigned*>(landing + e * S::LANDED + (lane + i * 32) * 2) : 0u;
-      barrier_arrive(free);
-      barrier_wait(slot, parity);
-#pragma unroll
-      for (int i = 0; i < S::PAIRS_EACH; ++i) {
-        const auto low = [&](int e) { return __byte_perm(v[i][e], v[i][e + 1], 0x5410); };
-        const auto high = [&](int e) { return __byte_perm(v[i][e], v[i][e + 1], 0x7632); };
-        if (lane + i * 32 < S::PAIRS)
-          put(make_uint4(low(0), low(2), low(4), low(6)), make_uint4(high(0), high(2), high(4), high(6)), unit + (lane + i * 32) * 32);
+    for (int t = 0; t < TILES; ++t) {
+      const scalar* const from = landing + lane / 4 * S::PITCH + pixel(t * 8 + lane % 4 * 2);
+      if constexpr (W::kind == Operands::Half) {
+        float2 v = *reinterpret_cast<const float2*>(from);
+        v.x *= by, v.y *= by;
+        watch.see(v);
+        words[t] = pack_half(v.x, v.y);
+      } else {
+        words[t] = *reinterpret_cast<const unsigned*>(from);
       }
     }
+  }
+  static __device__ __forceinline__ void store(const unsigned (&words)[TILES], unsigned char* unit) {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    // The first tile of each instruction, whose rows' addresses lanes bring, eight for a tile.
+    const auto row = [&](int t) { return shared_address(unit) + pixel(t * 8 + lane) * 16; };
+#pragma unroll
+    for (int t = 0; t + 4 <= TILES; t += 4) store_across(row(t), words[t], words[t + 1], words[t + 2], words[t + 3]);
+    constexpr int LEFT = TILES % 4, AT = TILES - LEFT;
+    if constexpr (LEFT >= 2) store_across(row(AT), words[AT], words[AT + 1]);
+    if constexpr (LEFT % 2 == 1) store_across(row(TILES - 1), words[TILES - 1]);
+  }
+  __device__ __forceinline__ void take(const scalar* landing, unsigned char* unit, unsigned free, unsigned slot, unsigned parity) {
+    unsigned words[TILES];
+    load(landing, static_cast<int>(threadIdx.x) % 32, words);
+    barrier_arrive(free);  // it fills again while this warp waits for the slot; each lane says so, as racecheck wants it
+    barrier_wait(slot, parity);
+    store(words, unit);
   }
 };
 #endif
@@ -10373,7 +10508,6 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
     unsigned number = 0;  // of units of this block
     int slot = 0;
     unsigned parity = 1;
-    bool bad = false;
     while (lines.next(p))
 #pragma unroll 1
       for (Index l = 0; l < lines.count + S::REACH; ++l, number += S::UNITS) {
@@ -10386,11 +10520,11 @@ __global__ void __launch_bounds__(W::threads, 1) strip_kernel(const __grid_const
           publish();
           __syncwarp();
           if (lane == 0) barrier_arrive(full + slot * 8);
-          if constexpr (W::kind == Operands::Half) bad |= rounder.watch.spoilt();
+          if constexpr (W::kind == Operands::Half) rounder.watch.next();
         }
         if (++slot == W::SLOTS) slot = 0, parity ^= 1;
       }
-    if (W::kind == Operands::Half && bad && lane == 0) *packed.again = 1;
+    if (W::kind == Operands::Half && rounder.watch.seen.spoilt() && lane == 0) *packed.again = 1;
   } else {
     registers_up<W::UP>();
     const int which = warp / 4;
@@ -10568,6 +10702,8 @@ struct Merged : P {
   __device__ __forceinline__ accum finish_to(Index z, Index m, Index n, int split, accum value, To& to) const {
     return P::finish_to(own_batch(z, m), own_row(m), n, split, value, to);
   }
+  // What elements of a row have in common, where P tells.
+  __device__ __forceinline__ auto known(Index z, Index m) const { return this->P::known(own_batch(z, m), own_row(m)); }
   __device__ __forceinline__ uintptr_t stored(Index z, Index m, Index n) const { return P::stored(own_batch(z, m), own_row(m), n); }
   __device__ __forceinline__ void sink(Index z, Index m, Index tile_n, accum count, accum mean, accum m2) const {
     P::sink(own_batch(z, m), own_row(m), tile_n, count, mean, m2);
@@ -10586,22 +10722,18 @@ template <class W, class P, int M>
 struct StripWatch<W, Merged<P, M>> {
   static_assert(W::kind == Operands::Half, "only what is watched");
   static constexpr int PART = channels_together<P>();
-  float largest[W::UNIT / PART] = {}, odd = 0.0f;  // odd: nan where there is one of those
+  float largest = 0.0f, odd = 0.0f;  // odd: nan where there is one of those
+  SeenOfUnits seen = {};
 
-  __device__ __forceinline__ void see(int channel, float2 v) {
-    float& most = largest[channel / PART];
-    most = fmaxf(most, fmaxf(fabsf(v.x), fabsf(v.y)));
+  __device__ __forceinline__ void see(float2 v) {
+    largest = fmaxf(largest, fmaxf(fabsf(v.x), fabsf(v.y)));
     odd = fmaf(v.x, 0.0f, fmaf(v.y, 0.0f, odd));
   }
-  __device__ __forceinline__ void seen() {
-    if (odd != odd) largest[0] = INFINITY;
-    odd = 0.0f;
-  }
-  __device__ __forceinline__ bool spoilt() {
-    bool bad = false;
+  __device__ __forceinline__ void next() {
+    const int part = static_cast<int>(threadIdx.x) % 32 / 4 / PART;
 #pragma unroll
-    for (int i = 0; i < W::UNIT / PART; ++i) bad |= watched(largest[i]);
-    return bad;
+    for (int i = 0; i < W::UNIT / PART; ++i) seen.unit(part != i ? 0.0f : odd != odd ? INFINITY : largest);
+    largest = odd = 0.0f;
   }
 };
 #endif
@@ -11402,7 +11534,7 @@ def _compiled(part, dtype, wide, conv, matmul, hopper):
     bare = "no_implicit_headers" in inspect.signature(load_inline).parameters  # torch's headers cost half a minute
     options = {"no_implicit_headers": True} if bare else {}
     return load_inline(
-        name=f"crucible_ccfcd6a71ac6_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}",
+        name=f"crucible_cda26814861e_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}",
         cpp_sources=binding, cuda_sources=source,
         extra_cflags=["-O1"], extra_cuda_cflags=["-O3", "-std=c++17", *flags], **options,
     )
