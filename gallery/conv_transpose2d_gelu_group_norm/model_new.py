@@ -4802,8 +4802,7 @@ __device__ __forceinline__ void held_products(const P& p, const R& r, const Pack
             reinterpret_cast<float2*>(shared + H::PARTS)[(s % 2 * 2 + which) * PAIR_ROWS + row + 8 * h] = make_float2(near[h] + by, m2 < 0 ? 0.0f : m2);
           }
         }
-        __syncwarp();
-        if (lane == 0) barrier_arrive(told + s % 2 * 8);
+        barrier_arrive(told + s % 2 * 8);  // each lane, here and below: one for its warp is what racecheck does not understand
       }
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
@@ -4817,8 +4816,7 @@ __device__ __forceinline__ void held_products(const P& p, const R& r, const Pack
         for (int j = 1; j < S::N / 8 - 1; ++j) put(j);
         if (place < 8) put(S::N / 8 - 1);
       }
-      __syncwarp();
-      if (lane == 0) barrier_arrive(held + slot * 8);
+      barrier_arrive(held + slot * 8);
     }
     base += static_cast<unsigned>(part.count) + S::REACH, done += static_cast<unsigned>(part.count);
     barrier_wait(full + (base - 1) % W::SLOTS * 8, (base - 1) / W::SLOTS & 1);
@@ -4947,10 +4945,7 @@ __device__ __forceinline__ void held_lines(const P& p, const R& r, const HeldPar
 #pragma unroll
         for (int q = 0; q < ROUNDS; ++q)
           if (q * 32 + 32 <= H::BOX || q * 32 + four_of < H::BOX) x[q] = *reinterpret_cast<const float4*>(from + k * 4 * H::BOX + q * 32);
-        if (k == 3) {
-          __syncwarp();
-          if (lane == 0) barrier_arrive(free + slot * 8);
-        }
+        if (k == 3) barrier_arrive(free + slot * 8);
 #pragma unroll
         for (int q = 0; q < ROUNDS; ++q) {
           const bool inside = q * 32 + 32 <= H::BOX || q * 32 + four_of < H::BOX;
@@ -4982,8 +4977,8 @@ __global__ void __launch_bounds__(W::threads, 1) held_kernel(const __grid_consta
   if (threadIdx.x == 0) {
     for (int i = 0; i < W::SLOTS; ++i) barrier_init(full + i * 8, S::UNITS < W::WARPS ? S::UNITS : W::WARPS), barrier_init(empty + i * 8, W::CONSUMERS / 32);
     for (int i = 0; i < W::LANDINGS; ++i) barrier_init(landed + i * 8, 32);
-    for (int i = 0; i < H::LINES; ++i) barrier_init(held + i * 8, 4), barrier_init(free + i * 8, static_cast<int>(p.rows()) / 16);
-    for (int i = 0; i < 2; ++i) barrier_init(told + i * 8, W::CONSUMERS / 32);
+    for (int i = 0; i < H::LINES; ++i) barrier_init(held + i * 8, 128), barrier_init(free + i * 8, static_cast<int>(p.rows()) * 2);
+    for (int i = 0; i < 2; ++i) barrier_init(told + i * 8, W::CONSUMERS);
     barrier_inits_done();
   }
   for (int i = static_cast<int>(threadIdx.x); i < (H::STEPS - H::KEPT) * (TAP_BYTES / 16); i += W::threads)
