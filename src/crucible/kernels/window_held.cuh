@@ -446,7 +446,8 @@ __device__ __forceinline__ void held_lines(const P& p, const R& r, const HeldPar
     }
     const float elements = static_cast<float>(height) * static_cast<float>(width);
     float own_mean = 0, own_m2 = 0;
-    // What the norm reads of each channel comes while moments do: the numbers are written over.
+    // What the norm reads of each channel comes while moments do: the numbers are written over. All lanes have read the last sample's.
+    __syncwarp();
     if (lane < 16) table[own] = r.held((s * rows + own) / REP, own & (REP - 1), R::found_of(1.0f, 0.0f, 1.0f));
 #pragma unroll 1
     for (int g = 0; g < GROUPS; g += TOGETHER) {
