@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -150,16 +151,29 @@ def test_ranges_and_sizes(tmp_path):
         right(case)
 
 
+SCALED = "(lambda v: nn.functional.gelu(v) * self.norm.weight.view(-1, 1, 1)SHIFTED)".replace
+
+
 @pytest.mark.quick
 @pytest.mark.parametrize(
-    ("returned", "groups", "held"),
+    ("returned", "groups", "act", "held"),
     [
-        ("self.norm(y)", 16, True),
-        ("self.norm(y), y", 8, False),  # somebody else wants what is normalised
-        ("self.norm(y).sum(1)", 8, False),  # it does not become a tensor of the same shape
-        ("self.norm(y)", 2, False),  # groups of more rows than a warp has
+        ("self.norm(y)", 16, "nn.functional.gelu", True),
+        ("self.norm(y), y", 8, "nn.functional.gelu", False),  # somebody else wants what is normalised
+        ("self.norm(y).sum(1)", 8, "nn.functional.gelu", False),  # it does not become a tensor of the same shape
+        ("self.norm(y)", 2, "nn.functional.gelu", False),  # groups of more rows than a warp has
+        ("self.norm(y)", 8, SCALED("SHIFTED", ""), True),  # a row's elements have two numbers in common
+        ("self.norm(y)", 8, SCALED("SHIFTED", " + self.norm.bias.view(-1, 1, 1)"), False),  # three
     ],
 )
-def test_which_are_held(tmp_path, returned, groups, held):
-    _, new = made(tmp_path, SQUARE, groups, returned=returned)
+def test_which_are_held(tmp_path, returned, groups, act, held):
+    _, new = made(tmp_path, SQUARE, groups, act, returned=returned)
     assert ("(launch_held<" in new.read_text()) == held
+
+
+@pytest.mark.quick
+def test_what_is_known_beforehand(tmp_path):
+    """A bias is read once for a row, and factors of a norm are multiplied once for a channel."""
+    text = made(tmp_path, SQUARE, 8)[1].read_text()
+    assert re.search(r"finish_known\(.*\n *return f_gelu\(\(value \+ of\.k0\)\);", text)
+    assert re.search(r"held_value\(.*\n *return \(\(\(element - of\.h0\) \* of\.h1\) \+ of\.h2\);", text)

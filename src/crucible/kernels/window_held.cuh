@@ -2,18 +2,22 @@
 // sample together and keep what they make of it in shared memory until its moments are known.
 //
 // As in window_strips.cuh a block has a strip of the output's columns, here of a few neighbouring lines of every sample. Four
-// warps copy and round the input, two warpgroups multiply in turns; weights stay in registers, those that do not fit there in
-// shared memory. What a warpgroup has finished goes to a slot of its own for each line, sector by sector as it will lie in
-// memory, and the moments of a strip to all other blocks. Four more warps wait for theirs, and then finish and store line by line,
-// while the next sample is multiplied. So the elements go through memory once, not three times.
+// warps copy and round the input, a line ahead: each unit of eight channels has a buffer, which is filled again as soon as it has
+// been read. Two warpgroups multiply in turns; weights stay in registers, those that do not fit there in shared memory. What a
+// warpgroup has finished goes to a slot for each line, sector by sector as it will lie in memory, and the moments of a strip to
+// all other blocks, before the last line does: everybody waits for the slowest. Four more warps wait for theirs, and then finish
+// and store line by line, while the next sample is multiplied. So the elements go through memory once, not three times.
 // Each sector of a line belongs to one block: BOX columns from where the sector of column strip * BOX begins, for which eight
 // columns before are multiplied too.
 //
-// P is as in window_strips.cuh, with statistics; R is a walk (row.cuh) over what P stores, of which the kernel needs
+// P is as in window_strips.cuh, with statistics and
+//   struct Known, known(z, row)          what the elements of a row have in common, read once for a sample
+//   finish_known(known, sum)             what finish makes of a sum
+// R is a walk (row.cuh) over what P stores, of which the kernel needs
 //   HELD_ROWS of P's rows in one group   struct Held, held(row, part, found), found_of(count, mean, m2)
 //   held_value(held, element)            held_at(row, part), where that goes
-// Memory: 1.3 times the input, mostly from L2; the output once. What half cannot hold is done again by the two kernels of
-// which this is one.
+// Memory: 1.6 times the input, most of what is read twice from L2; the output once. What half cannot hold is done again by the two
+// kernels of which this is one.
 #pragma once
 
 #include "row.cuh"
