@@ -131,7 +131,8 @@ def _simple(stage: Contraction) -> bool:
         return False
     together = rows * groups
     alike = store.value == stats.value and store.index == flat(place, shape)
-    alike = alike and len(by_rows(store.value)[1]) <= KNOWN
+    value, known = by_rows(store.value)
+    alike = alike and not value.free and len(known) <= KNOWN
     return alike and together <= PAIR_ROWS and together % 16 == 0 and lines(c.sliding.form, tile.pair) >= LEAST
 
 
