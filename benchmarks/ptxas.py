@@ -15,7 +15,7 @@ from typing import Any
 
 SCALARS = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 3}
 # Tile types of the engines on tensor cores: their kernels must keep everything in registers.
-TENSOR_CORES = re.compile(r"\b(?:Mma|Window|Gradient|GradientGroups|Warpgroups|Ready|Strips|Split|WgmmaTile)<")
+TENSOR_CORES = re.compile(r"\b(?:Mma|Window|Gradient|GradientGroups|Warpgroups|Ready|Strips|Split|WgmmaTile|Holding)<")
 _ENTRY = re.compile(r"Compiling entry function '([^']+)' for '(\w+)'")
 _PROPERTIES = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _USED = re.compile(r"Used (\d+) registers")

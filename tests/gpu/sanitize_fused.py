@@ -4,7 +4,8 @@
                                                   [--whole 2]
 
 Sizes of the problem's inputs are made small where the Model leaves them free; with --whole so many samples at their
-declared extents follow, without gradients: some kernels are for such images alone. Exit code 1 if a tool reports anything.
+declared extents follow, without gradients: some kernels are for such images alone. Exit code 1 if a tool reports
+anything.
 """
 
 from __future__ import annotations
