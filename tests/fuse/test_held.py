@@ -114,6 +114,8 @@ SQUARE, WIDE = "nn.ConvTranspose2d(64, 64, 3)", "nn.Conv2d(48, 32, (3, 2), dilat
         pytest.param(SQUARE, 8, "nn.functional.gelu", 64, 12, [3, 64, 20, 100], id="eight"),
         # Three strips, the last with few columns; all weights in registers; half of a tile's rows.
         pytest.param(WIDE, 8, "torch.tanh", 48, 9, [2, 48, 11, 280], id="four"),
+        # More channels than most, each eight of which have a buffer.
+        pytest.param("nn.ConvTranspose2d(80, 32, (2, 3))", 4, "torch.tanh", 80, 4, [2, 80, 15, 30], id="channels"),
         # One block has all lines, and takes turns that differ from sample to sample.
         pytest.param(SQUARE, 4, "torch.sigmoid", 64, 1, [4, 64, 3, 40], id="sixteen"),
     ],

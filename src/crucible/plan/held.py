@@ -140,9 +140,10 @@ def lines(form: Form, pair: PairTile) -> int:
     """Output lines that a block has room for, as the kernel counts them."""
     columns, chunks = pair.columns, pair.chunks
     landed, steps = landed_pixels(form, columns, 4), chunks * form.taps
-    taken = slots(form) * 2 * chunks * landed * 16 + 8 * landing_bytes(landed, 4)
+    taken = slots(form) * 2 * chunks * landed * 16 + 2 * chunks * landing_bytes(landed, 4)
     taken += max(0, steps - (REGISTERS - columns // 2) // 4) * TAP_BYTES
-    taken += PAIR_ROWS * (4 * TABLE + 32) + BLOCKS * 4 + 256
+    taken += PAIR_ROWS * (4 * TABLE + 32) + BLOCKS * 4
+    taken += -(-(2 * slots(form) + 2 * chunks + 2 * MOST + 2) * 8 // 128) * 128
     return min(MOST, (HOPPER_SHARED - taken) // (PAIR_ROWS * (columns - MORE) * 4))
 
 
