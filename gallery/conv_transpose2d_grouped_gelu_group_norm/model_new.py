@@ -4457,10 +4457,9 @@ struct WgmmaKept;
 template <int SLOTS_, int CHUNKS_>
 struct Holding {
   static constexpr Operands kind = Operands::Half;
-  static constexpr int WARPGROUPS = 2, SLOTS = SLOTS_, CHUNKS = CHUNKS_, LANDINGS = 8;
+  static constexpr int WARPGROUPS = 2, SLOTS = SLOTS_, CHUNKS = CHUNKS_, LANDINGS = 2 * CHUNKS;  // a buffer for each unit
   static constexpr int CONSUMERS = WARPGROUPS * 128, WARPS = 4, threads = CONSUMERS + 2 * WARPS * 32;
   static constexpr int UP = 216, DOWN = 40;  // registers of a thread
-  static constexpr int EACH = LANDINGS / WARPS;                 // buffers of a warp that loads
   static constexpr int BM = PAIR_ROWS, UNIT = 8, CHANNELS = 16;
 };
 
@@ -4478,10 +4477,10 @@ struct Hold {
   static constexpr int RING = 0, LANDINGS = RING + W::SLOTS * S::SLOT_BYTES, WEIGHTS = LANDINGS + W::LANDINGS * S::LANDING_BYTES;
   static constexpr int TABLE = WEIGHTS + (STEPS - KEPT) * TAP_BYTES, PARTS = TABLE + PAIR_ROWS * HELD_COMMON * 4;
   static constexpr int SHARES = PARTS + 2 * 2 * PAIR_ROWS * 8, BARRIERS = SHARES + HELD_BLOCKS * 4;
-  static constexpr int FIRST = BARRIERS + 256;  // of the lines
-  static constexpr int LINES = (232448 - FIRST) / (LINE * 4) < 8 ? (232448 - FIRST) / (LINE * 4) : 8;
+  static constexpr int MOST = 8;  // lines
+  static constexpr int FIRST = BARRIERS + ((2 * W::SLOTS + W::LANDINGS + 2 * MOST + 2) * 8 + 127) / 128 * 128;  // of the lines
+  static constexpr int LINES = (232448 - FIRST) / (LINE * 4) < MOST ? (232448 - FIRST) / (LINE * 4) : MOST;
   static constexpr int shared_bytes = FIRST + LINES * LINE * 4;
-  static_assert((2 * W::SLOTS + W::LANDINGS + 2 * LINES + 2) * 8 <= 256, "barriers");
 };
 
 // How samples are cut: strips, and lines of each strip. None where a block could not keep its part.
