@@ -22,7 +22,7 @@ SOURCE = """
 #include "wgmma.cuh"
 namespace crucible {
 template <int N, Operands kind>
-struct WgmmaKept;  // as in window_held.cuh
+struct WgmmaKept;  // as in window_hold.cuh
 }
 INSTRUCTIONS
 using namespace crucible;

@@ -18,7 +18,7 @@ from crucible.plan.stages import Contraction, Row, Stage, read
 from crucible.plan.value import Const, Load, Local, Op, Value, replace, walk
 from crucible.plan.vectors import by_parts
 
-# Of kernels/window_held.cuh: lines in the ring but those under an output line, channels of a group, lines of a block.
+# Of kernels/window_hold.cuh: lines in the ring but those under an output line, channels of a group, lines of a block.
 AHEAD, GROUPS, LEAST = 1, (4, 8, 16), 4
 MOST = 8  # lines of a block
 BLOCKS, REGISTERS = 160, 168  # at most; of a thread, for sums and weights
