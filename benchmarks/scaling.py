@@ -1,11 +1,13 @@
 """How the time of a ModelNew grows with the batch and the extents of images, and a call's memory beside eager's.
 
     python benchmarks/scaling.py problems/conv_transpose2d.py new/conv_transpose2d.py [REF NEW ...] [--table [FILE]]
+    python benchmarks/scaling.py REF NEW --extents 0.125 0.25 0.5 1    # other extents
 
 Four batches, each twice the one before, up to the declared one, then extents of a quarter, half, once and twice the
-declared. For each series the straight line ``t = a + b * n`` (n is the number of elements of the inputs) whose relative
-distances from the measured medians are least in squares, and the largest of those distances. Peaks of memory are of a
-call at the declared sizes, without what is there before it. Times are of forward without gradients, with a flushed L2.
+declared unless others are given. For each series the straight line ``t = a + b * n`` (n is the number of elements of
+the inputs) whose relative distances from the measured medians are least in squares, and the largest of those distances.
+Peaks of memory are of a call at the declared sizes, without what is there before it. Times are of forward without
+gradients, with a flushed L2.
 """
 
 from __future__ import annotations
@@ -79,14 +81,14 @@ def peak(call: Callable[[], Any]) -> int:
     return torch.cuda.max_memory_allocated() - before
 
 
-def series_of(problem: Problem, declared: int) -> list[tuple[str, int | None, float]]:
+def series_of(problem: Problem, declared: int, extents: Sequence[float]) -> list[tuple[str, int | None, float]]:
     """Names, batches and factors of extents; images have more than two dimensions."""
     batches: list[tuple[str, int | None, float]] = [("batch", max(1, declared // 2**k), 1.0) for k in (3, 2, 1, 0)]
     images = any(len(s) > 2 for s in values.scaled_shapes(problem, None, 1.0) if isinstance(s, (tuple, list)))
-    return batches + [("extents", None, f) for f in EXTENTS] * images
+    return batches + [("extents", None, f) for f in extents] * images
 
 
-def measure(path: Path, new: Path, samples: int) -> list[Point]:
+def measure(path: Path, new: Path, samples: int, extents: Sequence[float]) -> list[Point]:
     problem = load_problem(path)
     model = problem.build(0).cuda()
     torch.manual_seed(0)
@@ -98,7 +100,7 @@ def measure(path: Path, new: Path, samples: int) -> list[Point]:
         declared = next(t.shape[0] for t in inputs if isinstance(t, torch.Tensor))
         own, eager = (peak(functools.partial(m, *inputs)) for m in (fused, model))
         print(f"{path.stem}: a call takes {own / 1e6:.1f} MB, eager's {eager / 1e6:.1f} MB", flush=True)
-        for name, batch, factor in series_of(problem, declared):
+        for name, batch, factor in series_of(problem, declared, extents):
             inputs = None
             torch.cuda.empty_cache()
             shapes = values.scaled_shapes(problem, batch, factor)
@@ -117,15 +119,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", type=Path, help="REF NEW [REF NEW ...]")
     parser.add_argument("--samples", type=int, default=7)
+    parser.add_argument("--extents", type=float, nargs="+", default=EXTENTS, help="factors [default: %(default)s]")
     parser.add_argument("--table", type=Path, nargs="?", const=TABLE, help=f"append rows here [{TABLE.name}]")
     arguments = parser.parse_args()
     if len(arguments.files) % 2:
         parser.error("files come in pairs: REF NEW")
+    if len(arguments.extents) < 3 or min(arguments.extents) <= 0:
+        parser.error("--extents takes three factors or more, all above zero: two points are always a straight line")
     if not torch.cuda.is_available():
         parser.error("this needs a GPU")
     told, worst = measuring.environment(), 0.0
     for ref, new in zip(arguments.files[::2], arguments.files[1::2]):
-        points = measure(ref, new, arguments.samples)
+        points = measure(ref, new, arguments.samples, arguments.extents)
         worst = max([worst, *(abs(p.off) for p in points)])
         if arguments.table:
             measuring.append(arguments.table, [{**told, **asdict(p)} for p in points])
