@@ -1,11 +1,11 @@
 """Run fused files under compute-sanitizer on a real GPU: forward and backward, at small odd sizes, in several types.
 
     python tests/gpu/sanitize_fused.py fused/*.py [--tools memcheck racecheck] [--dtypes float32 float16] [--jobs 4]
-                                                  [--whole 2]
+                                                  [--whole 2 [--spatial 0.25]]
 
 Sizes of the problem's inputs are made small where the Model leaves them free; with --whole so many samples at their
-declared extents follow, without gradients: some kernels are for such images alone. Exit code 1 if a tool reports
-anything.
+declared extents follow, or at a part of them, without gradients: some kernels are for such images alone. Exit code 1
+if a tool reports anything.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from pathlib import Path
 import torch
 from crucible.problem import import_file, load_problem
 from crucible.prove.small import find_small
+from crucible.race import values
 problem = load_problem(Path(sys.argv[2]))
 module = import_file(Path(sys.argv[3]), "fused")
 dtype = getattr(torch, sys.argv[4])
@@ -39,16 +40,20 @@ for sizes in (problem.small_sizes, [max(s - 1, 1) for s in problem.small_sizes])
     torch.cuda.synchronize()
     print("ran", [tuple(x.shape) for x in leaves if isinstance(x, torch.Tensor)])
 if int(sys.argv[5]):
-    with torch.no_grad(), torch.device("cuda"):
-        inputs = [x[: int(sys.argv[5])].cuda().to(dtype) for x in module.get_inputs()]
+    shapes = values.scaled_shapes(problem, int(sys.argv[5]), float(sys.argv[6]))
+    inputs = values.make_inputs(problem, shapes, 1, dtype)
+    with torch.no_grad():
         model(*inputs)
     torch.cuda.synchronize()
-    print("ran", [tuple(x.shape) for x in inputs], "without gradients")
+    print("ran", shapes, "without gradients")
 """
 
 
-def run(tool: str, problem: Path, fused: Path, dtype: str, limit: float, whole: int) -> tuple[str, bool, str]:
-    plain = [sys.executable, "-c", PROGRAM, str(ROOT / "src"), str(problem), str(fused), dtype, str(whole)]
+def run(
+    tool: str, problem: Path, fused: Path, dtype: str, limit: float, whole: int, spatial: float
+) -> tuple[str, bool, str]:
+    given = [str(ROOT / "src"), str(problem), str(fused), dtype, str(whole), str(spatial)]
+    plain = [sys.executable, "-c", PROGRAM, *given]
     name = f"{fused.stem} {dtype} {tool}"
     try:
         subprocess.run(plain, capture_output=True, timeout=limit, check=False)  # builds what is not built yet
@@ -70,11 +75,12 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=4)
     parser.add_argument("--limit", type=float, default=150)
     parser.add_argument("--whole", type=int, default=0, help="samples at declared extents, without gradients")
+    parser.add_argument("--spatial", type=float, default=1.0, help="of those, a part of the declared extents")
     arguments = parser.parse_args()
-    bad = 0
+    bad, whole, spatial = 0, arguments.whole, arguments.spatial
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
         waiting = [
-            pool.submit(run, tool, ROOT / "problems" / f.name, f, dtype, arguments.limit, arguments.whole)
+            pool.submit(run, tool, ROOT / "problems" / f.name, f, dtype, arguments.limit, whole, spatial)
             for dtype in arguments.dtypes
             for f in arguments.files
             for tool in arguments.tools
