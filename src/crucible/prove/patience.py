@@ -65,6 +65,10 @@ class Limit:
         self.left_out = min(longest, MOST * self.seconds)
         return waited > self.seconds + self.left_out
 
+    def left(self) -> float:
+        """Seconds until it is worth asking again."""
+        return max(0.0, self.seconds + self.left_out - (monotonic() - self._start))
+
     def __str__(self) -> str:
         beside = f" (and {self.left_out:.0f} s of waiting for a processor)" if self.left_out >= 1 else ""
         return f"{self.seconds:g} s{beside}"

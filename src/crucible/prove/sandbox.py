@@ -185,7 +185,8 @@ class Child:
         open_ended = True
         while True:
             fds = [self._status] + ([self._reply] if open_ended else [])
-            self._wait_for(fds, 0.1, write=self._request if self._outgoing else None)
+            pause = 0.1 if limit is None else min(0.1, limit.left() + 0.001)
+            self._wait_for(fds, pause, write=self._request if self._outgoing else None)
             self._send()
             open_ended = self._read_replies() and open_ended
             answer = self._take_reply(ident)
