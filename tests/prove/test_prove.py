@@ -112,3 +112,72 @@ def test_tensors_in_a_tuple_are_judged_like_others(write, line, reason):
     reference, new = STATE.format("Model", "pass"), STATE.format("ModelNew", line)
     proof = crucible.prove(write("r.py", reference), write("n.py", new), device="cpu", seed=1, quick=True)
     assert (proof.reason.code if proof.reason is not None else None) == reason, proof.reason
+
+
+DETACHED = """
+    import torch
+    class {}(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear, self.scale = torch.nn.Linear(6, 6), torch.nn.Parameter(torch.ones(6))
+        def forward(self, x):
+            y = self.linear(x)
+            return {}
+    def get_inputs(): return [torch.randn(8, 6)]
+    def get_init_inputs(): return []
+"""
+
+
+@pytest.mark.parametrize(
+    ("returned", "words"),
+    [
+        ("y.detach() * self.scale", None),
+        ("y.detach() * self.scale + 0 * y.nan_to_num().clamp(-1, 1)", None),  # zeros arrive, which change nothing
+        ("y * self.scale", "a gradient arrives at input 0"),
+    ],
+)
+def test_a_gradient_that_the_reference_has_not(write, returned, words):
+    """What is detached must not be trained; in a reference without any gradient the outputs must not have one."""
+    reference = write("r.py", DETACHED.format("Model", "y.detach() * self.scale"))
+    proof = crucible.prove(reference, write("n.py", DETACHED.format("ModelNew", returned)), device="cpu", quick=True)
+    found = proof.reason
+    assert (found.code if found is not None else None) == ("extra_grad" if words else None), found
+    assert found is None or words in found.message
+
+
+def test_an_output_that_should_have_no_gradient(write):
+    reference = write("r.py", DETACHED.format("Model", "y.detach().relu()"))
+    proof = crucible.prove(reference, write("n.py", DETACHED.format("ModelNew", "y.relu()")), device="cpu", quick=True)
+    assert proof.reason is not None and proof.reason.code == "extra_grad" and "requires grad" in proof.reason.message
+    same = crucible.prove(
+        reference, write("m.py", DETACHED.format("ModelNew", "y.detach().relu()")), device="cpu", quick=True
+    )
+    assert same.verdict == "proven", same.reason
+
+
+TIED = """
+    import torch
+    class {}(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = torch.nn.Linear(6, 6, bias=False), torch.nn.Linear(6, 6)
+            self.b.weight = {}
+            self.c = self.b  # one layer under two names
+        def forward(self, x):
+            return self.c(torch.tanh(self.a(x)))
+    def get_inputs(): return [torch.randn(8, 6)]
+    def get_init_inputs(): return []
+"""
+
+
+@pytest.mark.parametrize(
+    ("weight", "words"),
+    [("self.a.weight", None), ("torch.nn.Parameter(self.a.weight.detach().clone())", "is the same tensor as a.weight")],
+)
+def test_tied_weights(write, weight, words):
+    """Loading one entry changes all that are the same tensor; whoever unties them trains two in place of one."""
+    reference = write("r.py", TIED.format("Model", "self.a.weight"))
+    proof = crucible.prove(reference, write("n.py", TIED.format("ModelNew", weight)), device="cpu", quick=True)
+    found = proof.reason
+    assert (found.code if found is not None else None) == ("extra_grad" if words else None), found
+    assert found is None or words in found.message

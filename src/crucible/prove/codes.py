@@ -39,7 +39,7 @@ BY_CHECK: dict[str, tuple[str, ...]] = {
         "skipped_layer",
         "constant_output",
     ),
-    "gradients": ("no_grad", "missing_grad", "wrong_grad", "grad_raises"),
+    "gradients": ("no_grad", "missing_grad", "extra_grad", "wrong_grad", "grad_raises"),
     "side_effects": ("buffers_not_updated", "buffers_wrong", "input_modified", "parameter_modified", "rng_state"),
     "sizes": ("wrong_at_other_size", "wrong_for_layout"),
     "ranges": ("range_values",),

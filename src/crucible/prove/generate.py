@@ -10,6 +10,7 @@ import torch
 
 from crucible.problem import Problem, Shape
 from crucible.prove.cases import Layout, Spec
+from crucible.prove.shapes import tied
 
 State = dict[str, torch.Tensor]
 
@@ -157,7 +158,8 @@ def make_state(model: torch.nn.Module, spec: Spec) -> State:
             # Biases of contractions only: an offset after the last normalisation would drown what is to be seen.
             if name.endswith("bias") and is_contracted(state.get(name[: -len("bias")] + "weight")):
                 fresh[name] = fresh[name] + 1e4
-    return fresh
+    same = tied(model)
+    return {k: fresh[same.get(k, k)] for k in fresh}
 
 
 def is_contracted(value: torch.Tensor | None) -> bool:

@@ -251,6 +251,7 @@ class Runner:
             k: torch.zeros(shape, dtype=tensors.DTYPES[dtype]) + i % 7
             for i, (k, shape, dtype, _) in enumerate(message["layout"])
         }
+        state.update({k: state[first] for k, first in message["tied"].items() if k in state and first in state})
         try:
             model.load_state_dict(state)
             held = model.state_dict()

@@ -45,6 +45,15 @@ def state_layout(model: torch.nn.Module) -> list[list[Any]]:
     ]
 
 
+def tied(model: torch.nn.Module) -> dict[str, str]:
+    """Each state entry that is the same tensor as an earlier one, with that one's name: loading either changes both."""
+    named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    first: dict[int, str] = {}
+    for name, value in named:
+        first.setdefault(id(value), name)
+    return {name: first[id(value)] for name, value in named if first[id(value)] != name}
+
+
 def attributes(model: torch.nn.Module) -> dict[str, dict[str, Any]]:
     """The plain attributes (numbers, strings, tuples) of every submodule, by its name: its hyperparameters."""
     result: dict[str, dict[str, Any]] = {}

@@ -24,12 +24,14 @@ term, ``ties``.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from crucible.exact import Wide
 from crucible.prove.arithmetic import SequentialSums, TensorCores, TF32Operands, mixtures
 from crucible.prove.cases import Spec
 from crucible.prove.compare import LOST, Error, expectations, measure, sampled
@@ -130,19 +132,22 @@ class Bench:
         model.train(spec.training)
         moved = [_place(x, device, wide) for x in inputs]
         grads = None if cotangents is None else [_place(c, device, wide) for c in cotangents]
-        result = self._call(model, moved, grads, spec)
+        result = self._call(model, moved, grads, spec, wide)
         if result.error is not None and "leaf Variable that requires grad" in result.error:
             self.input_grads = False
             self.load(model, state)
             moved = [_place(x, device, wide) for x in inputs]
-            result = self._call(model, moved, grads, spec)
+            result = self._call(model, moved, grads, spec, wide)
         return result, moved
 
-    def _call(self, model: torch.nn.Module, inputs: list[Any], cotangents: list[Any] | None, spec: Spec) -> Result:
-        return call(
-            model, inputs, cotangents, seed=spec.seed, differentiate=spec.grads, input_grads=self.input_grads,
-            arguments=self.arguments,
-        )  # fmt: skip
+    def _call(
+        self, model: torch.nn.Module, inputs: list[Any], cotangents: list[Any] | None, spec: Spec, wide: bool
+    ) -> Result:
+        with Wide() if wide else contextlib.nullcontext():
+            return call(
+                model, inputs, cotangents, seed=spec.seed, differentiate=spec.grads, input_grads=self.input_grads,
+                arguments=self.arguments,
+            )  # fmt: skip
 
     def load(self, model: torch.nn.Module, state: State) -> None:
         """Copy values into a model of either precision. Large parameters that it already holds are left alone."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 
+from crucible.exact import copied
 from crucible.race import values
 from crucible.race.names import AGAIN, EAGER
 
@@ -33,7 +33,7 @@ class Contender:
 
 def baseline(name: str, model: torch.nn.Module) -> Contender:
     """A copy of the reference, run as ``name`` says."""
-    own = copy.deepcopy(model)
+    own = copied(model)
     if name in (EAGER, AGAIN):
         return Contender(own, own)
     if name == "channels_last":

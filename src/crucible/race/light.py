@@ -8,7 +8,6 @@ and results too large for the cache count, at the vendor's bandwidth. A time bel
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -18,6 +17,7 @@ import torch.utils._pytree as pytree
 from torch import fx
 from torch.utils import flop_counter
 
+from crucible.exact import copied
 from crucible.plan.gpus import Gpu
 from crucible.race.values import leaf, tensors, total
 
@@ -96,7 +96,7 @@ def _of_graph(model: torch.nn.Module, inputs: Sequence[Any], training: bool, sum
     from crucible.graph.capture import capture
     from crucible.graph.rewrites import run_all
 
-    graph = capture(copy.deepcopy(model).to("meta"), without_memory(inputs))
+    graph = capture(copied(model).to("meta"), without_memory(inputs))
     run_all(graph.module)
     flat = pytree.tree_leaves(tuple(inputs))
     known = {**dict(model.named_parameters()), **dict(model.named_buffers()), **graph.constants}
@@ -171,7 +171,7 @@ def _dense(node: fx.Node) -> bool:
 
 
 def _of_module(model: torch.nn.Module, inputs: Sequence[Any], training: bool, sums: bool) -> Work:
-    meta = copy.deepcopy(model).to("meta")
+    meta = copied(model).to("meta")
     given = [t.to("meta") if isinstance(t, torch.Tensor) else t for t in inputs]
     if training:
         given = [leaf(t) for t in given]

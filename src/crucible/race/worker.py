@@ -6,7 +6,6 @@ it holds no memory but its weights.
 
 from __future__ import annotations
 
-import copy
 import functools
 import secrets
 import sys
@@ -18,6 +17,7 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 
+from crucible.exact import Wide, copied
 from crucible.problem import Problem, import_file, load_problem
 from crucible.prove import watch
 from crucible.race import ceilings, values
@@ -119,7 +119,7 @@ class Worker:
         with torch.no_grad():
             for seed in (1, 2):
                 torch.manual_seed(seed)
-                outs.append(values.tensors(copy.deepcopy(self.model)(*inputs)))
+                outs.append(values.tensors(copied(self.model)(*inputs)))
         random = any(not torch.equal(a, b) and values.distance(a, b) > 1e-2 for a, b in zip(*outs))
         del inputs, outs
         self._release()
@@ -264,11 +264,12 @@ class Worker:
         """None where float64 takes more memory than there is."""
         training = what == "training"
         try:
-            model = copy.deepcopy(self.model).double()
+            model = copied(self.model).double()
             model.zero_grad(set_to_none=True)
             exact = Contender(model, model)
             wide = exact.inputs(pytree.tree_map(lambda t: values.wide(_bare(t)), inputs), training)
-            out = STEPS[what](exact, wide, [c.double() for c in cotangents] if training else None)
+            with Wide():
+                out = STEPS[what](exact, wide, [c.double() for c in cotangents] if training else None)
             found = self._results(out, wide, training, exact)
             return [self._look(found, each)["values"] for each in places]
         except torch.cuda.OutOfMemoryError:

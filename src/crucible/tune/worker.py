@@ -7,7 +7,6 @@ What the Model prints goes to standard error.
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import sys
@@ -17,6 +16,7 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 
+from crucible.exact import Wide, copied
 from crucible.problem import import_file, load_problem
 from crucible.tune.bench import REFERENCE
 
@@ -35,7 +35,7 @@ class Worker:
 
     def build(self, elements: int) -> dict[str, Any]:
         self.reference = self.problem.build(0).cuda().to(self.dtype)
-        self.model = copy.deepcopy(self.reference)
+        self.model = copied(self.reference)
         if self.file != REFERENCE:
             module = import_file(Path(self.file), "crucible_tuned")
             self.model = module.ModelNew(*self.problem.init_inputs).cuda().to(self.dtype)
@@ -50,10 +50,11 @@ class Worker:
         with torch.no_grad():
             got = [t.clone() for t in _tensors(self.model(*inputs))]
             try:
-                truth = _tensors(copy.deepcopy(self.reference).double()(*pytree.tree_map(_wide, inputs)))
+                with Wide():
+                    truth = _tensors(copied(self.reference).double()(*pytree.tree_map(_wide, inputs)))
             except torch.cuda.OutOfMemoryError:
                 torch.cuda.empty_cache()
-                truth = _tensors(copy.deepcopy(self.reference)(*inputs))
+                truth = _tensors(copied(self.reference)(*inputs))
             if len(got) != len(truth):
                 raise ValueError(f"{len(got)} results where there should be {len(truth)}")
             return {"error": max((_distance(g, t) for g, t in zip(got, truth)), default=0.0)}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from crucible.prove import hints
 from crucible.prove.checks.forward import record
 from crucible.prove.compare import LOST
@@ -21,6 +23,8 @@ def run(session: Session, check: Check) -> None:
         return
     trials = [t for t in session.trials if t.spec.grads]
     if not any(any(t.truth["differentiable"]) for t in trials):
+        for trial in trials:
+            judge_gradients(session, trial)  # nor may the candidate's have one
         check.status = "skipped"
         check.note("the reference's outputs have no gradient")
         return
@@ -49,6 +53,8 @@ def judge_gradients(session: Session, trial: Trial) -> float:
                     where,
                 )
             )
+        if not differentiable and rows[name].get("requires_grad"):
+            raise Refutation(Finding("extra_grad", f"{name} requires grad, the reference's does not", where))
     grads = trial.reply.get("grads") or {}
     expected = [n for n in trial.truth["tensors"] if n.startswith("grad:")]
     missing = [n.removeprefix("grad:") for n in expected if grads.get(n.removeprefix("grad:")) is None]
@@ -56,6 +62,8 @@ def judge_gradients(session: Session, trial: Trial) -> float:
         raise Refutation(
             Finding("missing_grad", f"no gradient arrives at {', '.join(missing)}", {**where, "missing": missing})
         )
+    others = [n for n, found in grads.items() if found is not None and f"grad:{n}" not in expected]
+    _judge_others(session, trial, others, where)
     wrong, worst, right = [], 0.0, []
     for name in expected:
         judged = trial.judge(name)
@@ -84,6 +92,18 @@ def judge_gradients(session: Session, trial: Trial) -> float:
             evidence["hint"] = hint
         raise Refutation(Finding("wrong_grad", text + also + fine + (f"\n  hint: {hint}" if hint else ""), evidence))
     return worst
+
+
+def _judge_others(session: Session, trial: Trial, names: list[str], where: dict[str, Any]) -> None:
+    """Where the reference has no gradient, one of zeros is as good as none; any other trains what must not be."""
+    for name in names:
+        got = trial.got(f"grad:{name}")
+        if got is not None and bool((got != 0).any()):
+            why = "has none in the reference: there it is detached, or used under torch.no_grad()"
+            if name in session.problem["tied"]:
+                why = f"is the same tensor as {session.problem['tied'][name]} in the reference, and none of its own"
+            message = f"a gradient arrives at {name} (largest element {got.abs().max().item():.3g}), which {why}"
+            raise Refutation(Finding("extra_grad", message, {**where, "extra": name}))
 
 
 def _judge_ties(trial: Trial, expected: list[str]) -> None:

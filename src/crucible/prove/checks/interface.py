@@ -169,7 +169,7 @@ def _seeds(session: Session, check: Check, built: dict[str, Any], seed: int) -> 
 
 
 def _module_habits(session: Session, check: Check) -> None:
-    facts = session.candidate({"op": "interface", "layout": session.problem["state"]})
+    facts = session.candidate({"op": "interface", "layout": session.problem["state"], "tied": session.problem["tied"]})
     if not facts["ok"]:
         raise Refutation(_construction(facts["error"], session))
     if not facts["eval"] or not facts["train"]:
