@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _runtime: ctypes.CDLL | None = None
 _glue: ctypes.CDLL | None = None
+_cells: torch.library.Library | None = None  # operators are there for as long as it is
 _builds: list[dict[str, Any]] = []  # that of sim/extension.py, which imports torch
 
 # Operators that move or make memory but compute nothing: using them is not "letting torch do the work".
@@ -45,7 +46,7 @@ def install(*, capability: tuple[int, int] = (9, 0), architecture: str = PLAIN) 
     ``architecture`` is what extensions are compiled for unless their nvcc flags or ``TORCH_CUDA_ARCH_LIST`` say it:
     ``sm_90``, or ``sm_90a`` for wgmma, which needs a capability of (9, 0).
     """
-    global _runtime, _glue, _builds
+    global _runtime, _glue, _builds, _cells
     if _runtime is not None:
         return
     if "torch" in sys.modules:
@@ -66,10 +67,11 @@ def install(*, capability: tuple[int, int] = (9, 0), architecture: str = PLAIN) 
     few = int(os.environ.get(PROCESSORS_VARIABLE) or 0)
     configure(compute_capability=capability[0] * 10 + capability[1], processors=few)
 
-    from crucible.sim import torch_cuda
+    from crucible.sim import recurrent_cells, torch_cuda
 
     torch_cuda.patch(_runtime, _glue, capability)
     torch_cuda.extension.build_for(capability, architecture)
+    _cells = recurrent_cells.register()
     _builds = torch_cuda.extension.BUILDS
     # torch's backward thread for the device still drops its last task when backward() has returned; if the interpreter
     # ends in that instant, the thread needs the lock of an interpreter that is gone, and the process aborts.
