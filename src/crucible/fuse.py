@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-import copy
+import ast
 import inspect
 import keyword
 import sys
@@ -25,9 +25,11 @@ from crucible.emit import settings
 from crucible.emit.cuda import functor
 from crucible.emit.file import Request, labelled, targets, write_file
 from crucible.emit.host import Mode
+from crucible.exact import copied
 from crucible.graph import early_pools
 from crucible.graph.capture import Graph, Source, capture
 from crucible.graph.joint import Joint, forward_of, trace
+from crucible.graph.recurrent import shown
 from crucible.graph.rewrites import run_all
 from crucible.plan.held import pair_up
 from crucible.plan.lower import Unsupported, lower
@@ -106,7 +108,8 @@ class Fused:
         for mode in self.modes:
             for stage in mode.plan.stages:
                 if isinstance(stage, Call):
-                    seen.setdefault(f"{stage.extern.node.name} ({stage.extern.node.target})", stage.extern.reason)
+                    node = stage.extern.node
+                    seen.setdefault(f"{node.name} ({shown(node.target)})", stage.extern.reason)
         return list(seen.items())
 
     def with_proof(self, sentence: str) -> Fused:
@@ -125,17 +128,20 @@ def fuse_source(
     ``digest`` is what the text checks the module's configuration against; an empty one leaves that to the caller.
     """
     options = options or FuseOptions()
+    if [n.name for n in ast.parse(source).body if isinstance(n, ast.ClassDef)].count("Model") != 1:
+        raise FuseError(f"{name} makes Model in another way than by one `class Model`, from which ModelNew is written")
     progress("capturing")
     try:
         modes, rewrites = _modes(model, inputs, options, progress)
     except Unsupported as error:  # where no operator can be left to torch either, such as an argument's type
         raise FuseError(f"{name} cannot be fused: {error}") from error
     labelled(modes)
-    arguments, fixed = _arguments(list(inspect.signature(model.forward).parameters.values()), inputs)
+    parameters = list(inspect.signature(model.forward).parameters.values())
+    arguments, fixed = _arguments(parameters, inputs)
     progress("writing")
     digest = settings.digest(model) if digest is None else digest
     request = Request(
-        source, name, modes, arguments, fixed, digest, options.chosen_engine, options.precision,
+        source, name, modes, arguments, fixed, digest, _signature(parameters), options.chosen_engine, options.precision,
         hopper=options.engine == "auto", version=__version__, table=_table(modes), dtypes=options.dtypes,
     )  # fmt: skip
     captured = str(_element(modes[0].graph)).removeprefix("torch.")
@@ -184,7 +190,7 @@ def _modes(
     graphs = [capture(model, inputs)]
     names = ["training" if training else "evaluation"]
     if _has_modes(model):
-        other = copy.deepcopy(model).train(not training)
+        other = copied(model).train(not training)
         second = capture(other, inputs)
         if _text(second) != _text(graphs[0]):
             graphs.append(second)
@@ -194,6 +200,13 @@ def _modes(
             names.reverse()
     if len(graphs) == 1:
         names = ["model"]
+    functions = list(dict.fromkeys(f for graph in graphs for f in graph.functions))
+    if functions and not options.forward_only:
+        raise FuseError(
+            f"forward() calls {', '.join(functions)}, whose backward() is Python and would be lost. Fuse it for "
+            "inference with --forward-only, or say the gradient with operators: for one that passes straight "
+            "through f, x + (f(x) - x).detach()"
+        )
     modes = []
     for graph, name in zip(graphs, names):
         label = f" ({name})" if len(graphs) > 1 else ""
@@ -239,12 +252,19 @@ def _path(model: torch.nn.Module, name: str) -> str:
 
 def _has_modes(model: torch.nn.Module) -> bool:
     """Whether train() and eval() can differ: a layer of torch's that has modes, or code that asks for one."""
-    return any(_asks_for_mode(type(m)) for m in model.modules())
+    return any(_asks_for_mode(kind) for kind in {type(m) for m in model.modules()})
 
 
 def _asks_for_mode(kind: type) -> bool:
+    if issubclass(kind, WITH_MODES):
+        return True
+    # A forward() that is inherited asks in the text of the class that has it.
+    return any(_asks(base) for base in kind.__mro__ if base is not object)
+
+
+def _asks(kind: type) -> bool:
     if kind.__module__.startswith("torch.nn.") and not kind.__module__.startswith("torch.nn.utils"):
-        return issubclass(kind, WITH_MODES)
+        return False
     try:
         return "training" in inspect.getsource(kind)
     except (OSError, TypeError):
@@ -350,6 +370,13 @@ def _arguments(
         if p.kind in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY):
             fixed.append((p.name, p.default))
     return expressions, fixed
+
+
+def _signature(parameters: Sequence[inspect.Parameter]) -> str:
+    """forward()'s parameters as text, without types, which other files may define."""
+    plain = [p.replace(annotation=inspect.Parameter.empty) for p in parameters]
+    me = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return str(inspect.Signature([me, *plain])).removeprefix("(").removesuffix(")")
 
 
 class _Callable(ModuleType):

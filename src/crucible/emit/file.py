@@ -20,6 +20,7 @@ from crucible.emit.functor import Functor
 from crucible.emit.host import DTYPES, Mode, bind_sizes, needed_for, sizes_of
 from crucible.emit.library import library
 from crucible.emit.passes import Pass
+from crucible.graph import recurrent
 from crucible.graph.capture import Graph
 from crucible.plan.boxes import WindowTile
 from crucible.plan.program import Buffer
@@ -41,6 +42,7 @@ class Request:
     arguments: list[str]  # expressions of the flattened inputs in terms of forward()'s parameters
     fixed: list[tuple[str, Any]]  # parameters of forward() that must have the captured value
     settings: str  # digest of the module's configuration
+    signature: str = "self, x"  # of forward(), where the class has none of its own
     engine: str = "mma"
     precision: str = "torch"
     hopper: bool = True  # its own instructions, where the chip has them
@@ -67,8 +69,9 @@ def write_file(request: Request) -> str:
                                      f.kept, f.asks))  # fmt: skip
     parts = {part: functors for part, functors in parts.items() if functors}
     sections = [_header(request), _imports(), _cuda(parts, runs), _builder(request, parts, runs)]
-    for mode in request.modes:
-        sections.append(_functions(mode))
+    functions = [_functions(mode) for mode in request.modes]
+    sections += [recurrent.source()] * any(recurrent.NAME in text for text in functions)
+    sections += functions
     sections.append(_constants(request))
     sections.append(_module(request))
     return "\n\n\n".join(s.strip("\n") for s in sections if s.strip()) + "\n"
@@ -181,9 +184,10 @@ def _functions(mode: Mode) -> str:
     if not mode.joint.wanted:
         return "\n\n\n".join(out)
     count = 0 if in_place(mode) else len(mode.plan.program.updates)
-    outputs = [o for o in mode.plan.program.outputs if isinstance(o, Buffer)]
+    numbers = [i for i, o in enumerate(mode.plan.program.outputs) if isinstance(o, Buffer)]
+    made = {i: f"made[{count + k}]" for k, i in enumerate(numbers)}
     aside = [f"made[{k}]" for k in range(count)]
-    aside += [f"made[{count + k}]" for k, o in enumerate(outputs) if o.kind != "f"]
+    aside += [text for i, text in made.items() if i not in mode.joint.tangible]
     lines = [
         f"class _{mode.name.title()}(torch.autograd.Function):",
         "    @staticmethod",
@@ -191,8 +195,7 @@ def _functions(mode: Mode) -> str:
         f"        made, saved, ctx.sizes = _{mode.name}_forward(tensors)",
         "        ctx.save_for_backward(*saved)",
     ]
-    if aside:
-        lines.append(f"        ctx.mark_non_differentiable({', '.join(aside)})")
+    lines += _aside(mode, aside, made)
     tangible = [f"gradients[{count + _position(mode, i)}]" for i in mode.joint.tangible]
     lines += [
         "        return tuple(made)",
@@ -205,6 +208,21 @@ def _functions(mode: Mode) -> str:
     ]
     out.append("\n".join(lines))
     return "\n\n\n".join(out)
+
+
+def _aside(mode: Mode, aside: list[str], made: dict[int, str]) -> list[str]:
+    """Say which results have no gradients: some never, some where all that they come from is frozen."""
+    joint, place = mode.joint, _places(mode)
+    parts = [(made[i], reach) for i, reach in zip(joint.tangible, joint.reach) if i in made]
+    everything = {k for _, reach in parts for k in reach}
+    some = [(text, reach) for text, reach in parts if set(reach) != everything]  # of all inputs, one is not frozen
+    if not some:
+        return [f"        ctx.mark_non_differentiable({', '.join(aside)})"] * bool(aside)
+    lines = [f"        aside = [{', '.join(aside)}]"]
+    for text, reach in some:
+        lines.append(f"        if not any(ctx.needs_input_grad[k] for k in {tuple(place[k] for k in reach)}):")
+        lines.append(f"            aside.append({text})")
+    return [*lines, "        ctx.mark_non_differentiable(*aside)"]
 
 
 def _position(mode: Mode, output: int) -> int:
@@ -356,23 +374,43 @@ def _module(request: Request) -> str:
     (model,) = [n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Model"]
     forward = next((n for n in model.body if isinstance(n, ast.FunctionDef) and n.name == "forward"), None)
     body = _forward_body(request)
-    if forward is None:
-        raise ValueError("Model has no forward() of its own")
+    if forward is None:  # a base class has it
+        return _without_head(_renamed(_with_forward(model, lines, [f"def forward({request.signature}):", *body])))
     first = forward.body[0]
     document = (
         isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
     )
     assert first.end_lineno is not None and forward.end_lineno is not None
     indent = " " * (forward.col_offset + 4)
+    # What decorators do (no_grad, compile) is in the graph.
+    begins = min([d.lineno for d in forward.decorator_list], default=forward.lineno) - 1
     if document:
-        head = lines[: first.end_lineno]
+        head = lines[forward.lineno - 1 : first.end_lineno]
     else:  # the body may begin on the line of the signature
-        head = lines[: first.lineno - 1] + [lines[first.lineno - 1][: first.col_offset].rstrip()]
+        head = lines[forward.lineno - 1 : first.lineno - 1] + [lines[first.lineno - 1][: first.col_offset].rstrip()]
+    head = [*lines[:begins], *head]
     edited = [*head, *(indent + line if line else "" for line in body), *lines[forward.end_lineno :]]
-    text = "\n".join(edited)
+    return _without_head(_renamed("\n".join(edited)))
+
+
+def _with_forward(model: ast.ClassDef, lines: list[str], forward: list[str]) -> str:
+    """The text with a forward() at the end of the class."""
+    first, indent = model.body[0], " " * (model.col_offset + 4)
+    assert model.end_lineno is not None
+    inside = lines[first.lineno - 1 : model.end_lineno]
+    head = lines[: first.lineno - 1]
+    if first.lineno == model.lineno:  # the body is on the line of the class
+        head, inside = [*head, inside[0][: first.col_offset].rstrip()], [indent + inside[0][first.col_offset :]]
+    else:
+        indent = " " * first.col_offset
+    definition, *body = forward
+    added = ["", indent + definition, *(indent + "    " + line if line else "" for line in body)]
+    return "\n".join([*head, *inside, *added, *lines[model.end_lineno :]])
+
+
+def _renamed(text: str) -> str:
     text = re.sub(r"\bclass Model\b", "class ModelNew", text)
-    text = re.sub(r"\bsuper\(Model,", "super(ModelNew,", text)
-    return _without_head(text)
+    return re.sub(r"\bsuper\(Model,", "super(ModelNew,", text)
 
 
 def _without_head(text: str) -> str:

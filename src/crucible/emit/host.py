@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from crucible.emit.functor import Functor
+from crucible.graph import recurrent
 from crucible.graph.capture import Graph
 from crucible.graph.joint import Joint
 from crucible.plan.index import Int
@@ -160,6 +161,8 @@ def call_text(mode: Mode, stage: Call) -> list[str]:
 
 def _target(node: fx.Node) -> str:
     target = node.target
+    if target in recurrent.WRITTEN:
+        return recurrent.WRITTEN[target]
     if hasattr(target, "overloadpacket"):
         return f"torch.ops.{target}" if not str(target).startswith("torch") else str(target)
     raise NotImplementedError(f"{target} cannot be written into a file")

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import inspect
+import io
 import logging
+import sys
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 import torch.utils._pytree as pytree
 from torch import fx
+
+from crucible.exact import copied
+from crucible.graph import recurrent
 
 Example = Sequence[Any]
 
@@ -44,6 +49,7 @@ class Graph:
     fixed: dict[int, Any] = field(default_factory=dict)  # flattened positions of non-tensor inputs and their values
     arguments: int = 0  # how many flattened arguments forward() was captured with
     notes: list[str] = field(default_factory=list)
+    functions: list[str] = field(default_factory=list)  # with a backward of their own, of which the graph has nothing
 
     @property
     def placeholders(self) -> list[fx.Node]:
@@ -71,18 +77,68 @@ def capture(model: torch.nn.Module, args: Example, *, kwargs: dict[str, Any] | N
     shapes = _grouped(model, pytree.tree_map(_all_free, tuple(args)))
     model, args = _off_meta(model), pytree.tree_map(_allocated, tuple(args))
     try:
-        with warnings.catch_warnings(), _quiet(), _free_lengths():
+        with warnings.catch_warnings(), _quiet(), _free_lengths(), recurrent.whole(), _own_functions() as functions:
             warnings.simplefilter("ignore")
             program = export(model, tuple(args), kwargs, dynamic_shapes=shapes, strict=False)
+            _detach_where_no_grad(program.graph_module)
             program = program.run_decompositions({})
     except Exception as error:  # torch.export raises many kinds, from many packages
         raise CaptureError(explain(error)) from error
-    return _graph(program)
+    graph = _graph(program)
+    graph.functions = list(functions)
+    return graph
+
+
+def _detach_where_no_grad(module: fx.GraphModule) -> None:
+    """Say by detach() what torch.no_grad() says: its blocks are opened later, and nothing else would remember it."""
+    for node in module.graph.find_nodes(op="call_function", target=torch.ops.higher_order.wrap_with_set_grad_enabled):
+        enabled, block, *_ = node.args
+        inner = getattr(module, str(block.target))
+        if not enabled:
+            for given in inner.graph.find_nodes(op="placeholder"):
+                written = any(_writes(user, given) for user in given.users)
+                if isinstance(given.meta.get("val"), torch.Tensor) and not written:
+                    with inner.graph.inserting_after(given):
+                        alone = inner.graph.call_function(torch.ops.aten.detach.default, (given,))
+                    alone.meta["val"] = given.meta["val"]
+                    given.replace_all_uses_with(alone, lambda user, own=alone: user is not own)
+            inner.recompile()
+    for _, part in module.named_children():
+        if isinstance(part, fx.GraphModule):
+            _detach_where_no_grad(part)
+
+
+def _writes(node: fx.Node, value: fx.Node) -> bool:
+    """Whether a call changes one of its arguments."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:
+        return False
+    named = ((a, node.kwargs[a.name]) for a in schema.arguments if a.name in node.kwargs)
+    given = [*zip(schema.arguments, node.args), *named]
+    return any(a.alias_info is not None and a.alias_info.is_write and x is value for a, x in given)
+
+
+@contextlib.contextmanager
+def _own_functions() -> Iterator[dict[str, None]]:
+    """The Model's own classes of torch.autograd.Function that run meanwhile."""
+    original = torch.autograd.Function.__dict__["apply"]
+    found: dict[str, None] = {}
+
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if not cls.__module__.startswith("torch."):
+            found[cls.__name__] = None
+        return original.__func__(cls, *args, **kwargs)
+
+    torch.autograd.Function.apply = classmethod(apply)  # type: ignore[method-assign,assignment]
+    try:
+        yield found
+    finally:
+        torch.autograd.Function.apply = original  # type: ignore[method-assign]
 
 
 def _off_meta(model: torch.nn.Module) -> torch.nn.Module:
     """The model with (untouched) memory on the CPU: tensors that forward() makes on the meta device have no values."""
-    model = copy.deepcopy(model)
+    model = copied(model)
     made: dict[int, torch.Tensor] = {}
     for module in model.modules():
         groups: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
@@ -142,14 +198,38 @@ def _free_lengths() -> Iterator[None]:
 
 
 class _quiet:
-    """torch.export logs what it then raises; once is enough."""
+    """torch.export logs and prints what it then raises; once is enough."""
 
     def __enter__(self) -> None:
         self.level = logging.getLogger("torch").level
         logging.getLogger("torch").setLevel(logging.CRITICAL)
+        self.stream = sys.stderr
+        sys.stderr = self.held = _Held(sys.stderr)
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
+        sys.stderr = self.stream
         logging.getLogger("torch").setLevel(self.level)
+        if kind is None:
+            self.stream.write(self.held.text)  # the Model's own
+
+
+class _Held(io.TextIOBase):
+    """Keeps what this thread writes; others, such as one that shows progress, write on."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream, self.owner, self.text = stream, threading.get_ident(), ""
+
+    def write(self, text: str) -> int:
+        if threading.get_ident() != self.owner:
+            return self.stream.write(text)
+        self.text += text
+        return len(text)
+
+    def flush(self) -> None:
+        self.stream.flush()
+
+    def isatty(self) -> bool:
+        return self.stream.isatty()
 
 
 def _graph(program: Any) -> Graph:

@@ -8,6 +8,7 @@ derivatives that subtract means before they multiply: torch's own formulas for t
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -58,18 +59,26 @@ class Joint:
     wanted: list[int]  # positions of those primals
     tangible: list[int]  # positions of the outputs that have a tangent
     guards: list[Any] = field(default_factory=list)  # what torch assumed of the sizes (sympy) beyond their equality
+    reach: list[list[int]] = field(default_factory=list)  # beside ``tangible``: the wanted primals that each comes from
 
 
 def trace(graph: Graph, *, backward: bool = True) -> Joint:
     """Trace forward, and backward too unless only the forward is wanted or there is nothing to differentiate."""
     placeholders = graph.placeholders
+    wanted = [i for i, n in enumerate(placeholders) if backward and _differentiable(graph, n)]
+    likely = [i for i, o in enumerate(graph.outputs) if wanted and _depends(o, {placeholders[i] for i in wanted})]
+    joint, tangible = _trace(graph, wanted, likely)
+    return joint if tangible == likely else _trace(graph, wanted, tangible)[0]
+
+
+def _trace(graph: Graph, wanted: list[int], tangible: list[int]) -> tuple[Joint, list[int]]:
+    """With gradients of these outputs; and which of them have one at all, as others are detached, or compared."""
+    placeholders = graph.placeholders
     fakes = [_on_cpu(n.meta["val"]) for n in placeholders]
     runner = _Forms(graph.module)
-    wanted = [i for i, n in enumerate(placeholders) if backward and _differentiable(graph, n)]
+    wanted = wanted if tangible else []
     count = len(graph.updates)
-    tangible = [i for i, o in enumerate(graph.outputs) if wanted and _depends(o, {placeholders[i] for i in wanted})]
-    if not tangible:
-        wanted = []
+    seen: list[int] = []
     with torch.no_grad():
         tangents = [_on_cpu(torch.empty_like(graph.outputs[i].meta["val"])) for i in tangible]
 
@@ -81,6 +90,9 @@ def trace(graph: Graph, *, backward: bool = True) -> Joint:
         if wanted:
             outputs = [returned[count + i] for i in tangible]
             live = [(o, t) for o, t in zip(outputs, tangents) if o.requires_grad]
+            seen[:] = [i for i, o in zip(tangible, outputs) if o.requires_grad]
+            if not live:
+                return returned[:count], returned[count:], [None for _ in wanted]
             gradients = list(
                 torch.autograd.grad(
                     [o for o, _ in live], [leaves[i] for i in wanted], [t for _, t in live], allow_unused=True
@@ -98,10 +110,12 @@ def trace(graph: Graph, *, backward: bool = True) -> Joint:
     holders = [n for n in traced.graph.nodes if n.op == "placeholder"]
     (last,) = [n for n in traced.graph.nodes if n.op == "output"]
     updates, outputs, gradients = _regroup(last.args[0], count, len(graph.outputs))
-    return Joint(
+    reach = [[k for k in wanted if _depends(graph.outputs[i], {placeholders[k]})] for i in tangible]
+    joint_ = Joint(
         traced.graph, holders[: len(fakes)], holders[len(fakes) :], updates, outputs, gradients, wanted, tangible,
-        _guards(fakes),
+        _guards(fakes), reach,
     )  # fmt: skip
+    return joint_, seen
 
 
 def forward_of(joint: Joint) -> Joint:
@@ -307,8 +321,6 @@ def _attention(
     enable_gqa: bool = False,
 ) -> Any:  # fmt: skip
     """Attention written out: torch's own choice among its kernels depends on the device."""
-    if dropout:
-        raise NotImplementedError("attention with dropout")
     if enable_gqa:
         k, v = (t.repeat_interleave(q.shape[-3] // t.shape[-3], -3) for t in (k, v))
     scores = torch.matmul(q, k.transpose(-2, -1)) * (q.shape[-1] ** -0.5 if scale is None else scale)
@@ -319,7 +331,39 @@ def _attention(
         scores = torch.where(mask, scores, float("-inf"))
     elif mask is not None:
         scores = scores + mask
-    return torch.matmul(torch.softmax(scores, -1), v)
+    weights = torch.softmax(scores, -1)
+    return torch.matmul(torch.dropout(weights, dropout, True) if dropout else weights, v)
+
+
+def _upsampled(x: Any, size: Any, align: bool, factors: Any) -> torch.Tensor:
+    """Linear interpolation of the last dimensions, neighbours weighed as torch's kernels do.
+
+    Its own decomposition takes their difference, which is nan where both are infinite.
+    """
+    scales = [None] * (x.dim() - 2) if factors is None else list(factors)
+    if size is None:
+        size = [n * int(f) if f == int(f) else torch.sym_int(n * f) for n, f in zip(x.shape[2:], factors)]
+    corners, weights = [], []
+    for dim, (length, scale) in enumerate(zip(size, scales), 2):
+        before = x.shape[dim]
+        places = torch.arange(length, device=x.device).to(x.dtype)
+        if align:
+            at = places * ((before - 1) / (length - 1) if length > 1 else 0.0)
+        else:
+            at = ((places + 0.5) * (before / length if scale is None else 1.0 / scale) - 0.5).clamp(min=0.0)
+        at = at.reshape(-1, *[1] * (x.dim() - dim - 1))
+        low = at.to(torch.int64)
+        corners.append((low, (low + 1).clamp(max=before - 1)))
+        weights.append((at - low).clamp(0.0, 1.0))
+    values = [torch.ops.aten._unsafe_index(x, [None, None, *places]) for places in itertools.product(*corners)]
+    for part in reversed(weights):
+        values = [one * (1.0 - part) + other * part for one, other in zip(values[::2], values[1::2])]
+    return values[0]
+
+
+def _viewed(x: Any, size: list[Any]) -> Any:
+    """A view that the Model takes of what torch lays out in another way than our forms do: copied where it must be."""
+    return torch.reshape(x, size)
 
 
 def _floor_divide(a: Any, b: Any) -> Any:
@@ -336,6 +380,10 @@ def _global_max_pool(x: Any, size: list[int]) -> Any:
 
 FORMS: dict[Any, Callable[..., Any]] = {
     aten.scaled_dot_product_attention.default: _attention,
+    aten.upsample_linear1d.vec: _upsampled,
+    aten.upsample_bilinear2d.vec: _upsampled,
+    aten.upsample_trilinear3d.vec: _upsampled,
+    aten.view.default: _viewed,
     aten.floor_divide.default: _floor_divide,  # torch has no derivative (zero) for it
     aten.floor_divide.Scalar: _floor_divide,
     aten.adaptive_max_pool1d.default: _global_max_pool,

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from crucible.graph import recurrent
 from crucible.graph.joint import Joint
 from crucible.graph.reach import computed_from
 from crucible.plan.index import ONE, ZERO, Int, Var, of_atom, product
@@ -23,7 +24,7 @@ from crucible.plan.program import (
     Reduce,
     Tensor,
 )
-from crucible.plan.symbols import Symbols
+from crucible.plan.symbols import Symbols, Unsupported
 from crucible.plan.value import Const, IndexValue, Load, Op, Result, SizeText, Value, walk
 
 aten = torch.ops.aten
@@ -40,10 +41,6 @@ WORTH_STORING = 6
 
 DTYPES = {torch.int64: "int64", torch.int32: "int32", torch.int16: "int16", torch.int8: "int8",
           torch.uint8: "uint8", torch.bool: "bool"}  # fmt: skip
-
-
-class Unsupported(Exception):
-    """This node cannot be lowered; the message is the reason that the user reads."""
 
 
 def lowers(*targets: Any) -> Callable[[Handler], Handler]:
@@ -95,6 +92,8 @@ class Lowering:
         if isinstance(value, (int, float, torch.SymInt, torch.SymFloat, torch.SymBool, bool)):
             return value
         handler = HANDLERS.get(node.target)
+        if value is None and not node.users:
+            return None  # what torch only checks
         if handler is None:
             return self.extern(node, f"{_op_name(node)} is not among the operators that can be fused")
         try:
@@ -306,7 +305,10 @@ class Lowering:
                 results.append(None)
                 continue
             name = self.buffer_name(f"{node.name}_{k}" if many else node.name)
-            buffer = Buffer(name, self.shape(value), self.dtype(value), "made")
+            try:
+                buffer = Buffer(name, self.shape(value), self.dtype(value), "made")
+            except Unsupported as refusal:
+                raise Unsupported(f"{_op_name(node)} gives {refusal}") from refusal
             self.program.buffers[name] = buffer
             results.append(Tensor(name, buffer.shape, buffer.dtype, buffer.load, buffer=buffer))
         self.operations.append(Extern(node.name, node, tuple(inputs), results, reason, (node.args, node.kwargs)))
@@ -386,6 +388,8 @@ def _made(operation: Operation) -> set[str]:
 
 def _op_name(node: Any) -> str:
     target = node.target
+    if target in recurrent.WRITTEN:
+        return recurrent.WRITTEN[target]
     packet = getattr(target, "overloadpacket", None)
     return f"torch.ops.{packet}" if packet is not None else str(getattr(target, "__name__", target))
 

@@ -10,6 +10,10 @@ from torch.utils._sympy import functions as sym
 from crucible.plan.index import Int, integer, product, size
 
 
+class Unsupported(Exception):
+    """This node cannot be lowered; the message is the reason that the user reads."""
+
+
 class Symbols:
     """Turns sympy expressions into integers; what has no such form becomes a size that the host computes."""
 
@@ -31,11 +35,14 @@ class Symbols:
         env = node.shape_env
         for symbol in node.expr.free_symbols:
             if str(symbol) not in self.hints:
-                for source in ("backed_var_to_val", "var_to_val"):
-                    table = getattr(env, source, None)
-                    if table is not None and symbol in table:
-                        self.hints[str(symbol)] = int(table[symbol])
-                        break
+                # The first is what newer releases of torch call the second.
+                table = env.backed_var_to_val if hasattr(env, "backed_var_to_val") else env.var_to_val
+                if symbol not in table:
+                    raise Unsupported(
+                        "a tensor whose size depends on the values in another. Keep the size and mask what is not "
+                        "wanted (torch.where), or select outside of forward()"
+                    )
+                self.hints[str(symbol)] = int(table[symbol])
 
     def _convert(self, e: Any) -> Int:
         if e.is_Integer:
@@ -105,6 +112,17 @@ def python_text(e: Any) -> str:
     return str(_Python().doprint(e))
 
 
+# What stands for torch's functions of sizes; each argument is in brackets.
+_TEXTS = {
+    "FloorDiv": "({} // {})", "CleanDiv": "({} // {})", "CeilDiv": "(-(-{} // {}))", "Mod": "({} % {})",
+    "PythonMod": "({} % {})", "ModularIndexing": "({} // {} % {})", "LShift": "({} << {})", "RShift": "({} >> {})",
+    "IntTrueDiv": "({} / {})", "FloatTrueDiv": "({} / {})", "FloatPow": "({} ** {})", "PowByNatural": "({} ** {})",
+    "ToFloat": "float{}", "TruncToFloat": "float(math.trunc{})", "TruncToInt": "math.trunc{}",
+    "FloorToInt": "math.floor{}", "CeilToInt": "math.ceil{}", "RoundToInt": "round{}", "Identity": "{}",
+    "floor": "math.floor{}", "ceiling": "math.ceil{}", "Abs": "abs{}",
+}  # fmt: skip
+
+
 class _Python(sympy.printing.str.StrPrinter):
     """Python text of the functions that torch adds to sympy."""
 
@@ -114,18 +132,18 @@ class _Python(sympy.printing.str.StrPrinter):
     def _print_Min(self, e: Any) -> str:
         return f"min({', '.join(self._print(a) for a in e.args)})"
 
-    def _print_FloorDiv(self, e: Any) -> str:
-        return f"(({self._print(e.args[0])}) // ({self._print(e.args[1])}))"
+    def _print_Where(self, e: Any) -> str:
+        condition, yes, no = (self._print(a) for a in e.args)
+        return f"(({yes}) if ({condition}) else ({no}))"
 
-    _print_CleanDiv = _print_FloorDiv
-
-    def _print_CeilDiv(self, e: Any) -> str:
-        return f"(-(-({self._print(e.args[0])}) // ({self._print(e.args[1])})))"
-
-    def _print_Mod(self, e: Any) -> str:
-        return f"(({self._print(e.args[0])}) % ({self._print(e.args[1])}))"
-
-    _print_PythonMod = _print_Mod
+    def _print_Function(self, e: Any) -> str:
+        name = type(e).__name__
+        text = _TEXTS.get(name)
+        if name.startswith("OpaqueUnaryFn_"):
+            text = f"math.{name.removeprefix('OpaqueUnaryFn_')}{{}}"
+        if text is None:
+            raise Unsupported(f"a size in the form {e}")
+        return text.format(*(f"({self._print(a)})" for a in e.args))
 
     def _print_Relational(self, e: Any) -> str:
         return f"{self._print(e.lhs)} {e.rel_op} {self._print(e.rhs)}"

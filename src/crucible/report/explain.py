@@ -15,6 +15,7 @@ from crucible.emit.engines import window_words
 from crucible.emit.host import Mode
 from crucible.fuse import Fused
 from crucible.graph.origins import origin_of
+from crucible.graph.recurrent import shown
 from crucible.plan.boxes import WindowTile
 from crucible.plan.cost import Cost, bound, item_bytes, stage_cost
 from crucible.plan.gpus import Gpu
@@ -236,7 +237,7 @@ def _kernel(fused: Fused, mode: Mode, stage: Stage, cost: Cost, whole: Cost, dir
         launches=0 if call else 2 if beside else 1,
         beside=beside,
         small=small,
-        operator=str(stage.extern.node.target) if isinstance(stage, Call) else "",
+        operator=shown(stage.extern.node.target) if isinstance(stage, Call) else "",
         reason=stage.extern.reason if isinstance(stage, Call) else "",
         operators=_origins(mode, stage, False),
         gradients=_origins(mode, stage, True),
@@ -266,7 +267,7 @@ def operators_of(mode: Mode, file: str) -> list[Operator]:
         value = value[0] if isinstance(value, (tuple, list)) and value else value
         shape = tuple(_declared(s) for s in value.shape) if isinstance(value, torch.Tensor) else None
         line, code = _place(str(node.meta.get("stack_trace") or ""), file)
-        found.append(Operator(mode.name, node.name, str(node.target), shape, line, code))
+        found.append(Operator(mode.name, node.name, shown(node.target), shape, line, code))
     return found
 
 

@@ -1,0 +1,109 @@
+"""Models as people write them, proven whole: what no single operator shows."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+import crucible
+from crucible.fuse import FuseOptions, fuse_problem
+
+HEAD = """
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+"""
+TAIL = """
+
+def get_inputs():
+    return [INPUTS]
+
+
+def get_init_inputs():
+    return []
+"""
+# A block of a transformer: heads that become one by a view, an inherited forward(), tied weights, dropout.
+TRANSFORMER = """
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.out = nn.Linear(32, 96), nn.Linear(32, 32, bias=False)
+        self.back = nn.Linear(32, 32)
+        self.back.weight = self.out.weight
+
+    def forward(self, x, *, causal: bool = True):
+        b, n, d = x.shape
+        q, k, v = self.qkv(x).view(b, n, 3, 4, d // 4).permute(2, 0, 3, 1, 4)
+        p = 0.1 if self.training else 0.0
+        y = F.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=causal)
+        return x + self.back(F.gelu(self.out(y.transpose(1, 2).reshape(b, n, d))))
+
+
+class Model(Block):
+    pass
+"""
+# A layer of torch's that is taken apart nowhere, two ways, lengths that may be any.
+RECURRENT = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(12, 8, 2, dropout=0.2, bidirectional=True)
+        self.gru = nn.GRU(16, 10, batch_first=True)
+        self.head = nn.Linear(10, 5)
+
+    def forward(self, x):
+        y, (h, c) = self.lstm(x)
+        z, last = self.gru(torch.tanh(y))
+        return F.relu(self.head(z)), last, h * c
+"""
+# A buffer that follows what is computed, of which gradients know nothing, images twice as large, at borders too.
+TRACKED = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 6, 3, padding=1)
+        self.register_buffer("mean", torch.zeros(6))
+
+    def forward(self, x):
+        y = self.conv(x)
+        with torch.no_grad():
+            self.mean.lerp_(y.mean((0, 2, 3)), 0.1)
+        y = y - self.mean.view(-1, 1, 1)
+        up = F.interpolate(y, scale_factor=2, mode="bilinear")
+        return F.relu6(up), F.interpolate(y, scale_factor=1.5, mode="bilinear", align_corners=True)
+"""
+# A table of angles in float32 that meets the weights, a weight that a hook computes, a decorator, results of which some
+# have gradients, some where their own weights do, and some never.
+EMBEDDED = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.utils.weight_norm(nn.Conv1d(4, 6, 3, padding=1))
+        self.time, self.table = nn.Linear(8, 6), nn.Embedding(9, 6).requires_grad_(False)
+
+    @torch.compile
+    def forward(self, x, t):
+        angles = t[:, None].float() * torch.exp(-0.9 * torch.arange(4, device=t.device))
+        rows = self.table(t % 9)
+        shift = self.time(F.silu(torch.cat([angles.sin(), angles.cos()], -1)))
+        y = self.conv(x) + (shift + rows)[:, :, None]
+        return torch.tanh(y), rows * 2, y.detach().abs(), (y > 0).float()
+"""
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs"),
+    [
+        pytest.param(TRANSFORMER, "torch.randn(2, 11, 32)", id="transformer"),
+        pytest.param(RECURRENT, "torch.randn(6, 3, 12)", id="recurrent"),
+        pytest.param(EMBEDDED, "torch.randn(2, 4, 19), torch.tensor([3, 500])", id="embedded"),
+        pytest.param(TRACKED, "torch.randn(2, 3, 8, 9)", id="tracked"),
+    ],
+)
+def test_proven(tmp_path, model, inputs):
+    reference, new = tmp_path / "reference.py", tmp_path / "new.py"
+    reference.write_text(textwrap.dedent(HEAD + model + TAIL.replace("INPUTS", inputs)))
+    new.write_text(fuse_problem(reference, FuseOptions()).text)
+    proof = crucible.prove(reference, new, device="sim", seed=3, quick=True, timeout=300)
+    assert proof.verdict == "proven", proof.to_text()[-3000:]

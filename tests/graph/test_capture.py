@@ -1,0 +1,202 @@
+"""What capturing keeps: blocks without gradients, lengths of sequences; and what it says of what it cannot keep."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+import torch.utils._pytree as pytree
+
+from crucible.fuse import FuseError, FuseOptions, fuse_source, without_memory
+from crucible.graph.capture import CaptureError, capture
+from crucible.graph.joint import trace
+from crucible.plan.lower import Unsupported, lower
+
+pytestmark = pytest.mark.quick
+
+
+class Tracked(nn.Module):
+    """A buffer that follows the mean of what is computed, of which it must not be a part."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(6, 4)
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x):
+        y = self.linear(x)
+        with torch.no_grad():
+            self.mean.lerp_(y.mean(0), 0.1)
+            scale = y.abs().amax()
+            with torch.enable_grad():
+                scale = scale + 1
+        return (y - self.mean) / scale
+
+
+def gradients(model, x):
+    """Of the inputs and parameters, by torch itself and by the traced graph."""
+    x = x.clone().requires_grad_()
+    state = {k: v.clone() for k, v in model.state_dict().items()}
+    out = model(x)
+    tangent = torch.randn_like(out)
+    wanted = torch.autograd.grad(out, [*model.parameters(), x], tangent, allow_unused=True)
+    model.load_state_dict(state)
+    graph = capture(model, without_memory([x.detach()]))
+    joint = trace(graph)
+    given = [x.detach() if graph.sources[n.name].kind == "input" else model.get_parameter(graph.sources[n.name].name)
+             if graph.sources[n.name].kind == "parameter" else model.get_buffer(graph.sources[n.name].name)
+             for n in graph.placeholders]  # fmt: skip
+    module = torch.fx.GraphModule({}, joint.graph)
+    with torch.no_grad():
+        returned = module([g.detach() for g in given], [tangent])
+    returned = pytree.tree_leaves(returned, is_leaf=lambda x: x is None)
+    return wanted, returned[len(joint.updates) + len(joint.outputs) :]
+
+
+def test_what_is_computed_without_gradients_has_none():
+    wanted, found = gradients(Tracked(), torch.randn(5, 6))
+    assert len(wanted) == len(found) == 3
+    for a, b in zip(wanted, found):
+        torch.testing.assert_close(a, b)
+
+
+class Frozen(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 4), nn.Linear(4, 4)
+
+    @torch.no_grad()
+    def features(self, x):
+        return self.first(x)
+
+    def forward(self, x):
+        return self.second(F.relu(self.features(x)))
+
+
+def test_a_frozen_part_gets_no_gradient():
+    wanted, found = gradients(Frozen(), torch.randn(5, 6))
+    assert [g is None for g in wanted] == [g is None for g in found] == [True, True, False, False, True]
+
+
+class Heads(nn.Module):
+    """Attention as it is written everywhere: what heads found becomes one by a view where torch's layout permits."""
+
+    def forward(self, x):
+        b, n, d = x.shape
+        q = x.view(b, n, 2, d // 2).transpose(1, 2)
+        return F.scaled_dot_product_attention(q, q, q).transpose(1, 2).reshape(b, n, d)
+
+
+def test_attention_whose_heads_are_put_together():
+    model, x = Heads(), torch.randn(2, 5, 8)
+    graph = capture(model, without_memory([x]))
+    assert any(n.target == torch.ops.aten.view.default for n in graph.module.graph.nodes)
+    wanted, found = gradients(model, x)
+    assert len(wanted) == len(found) == 1
+    torch.testing.assert_close(wanted[0], found[0])
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_sequences_may_have_any_length(kind):
+    model = kind(6, 4, 2, bidirectional=True, dropout=0.0)
+
+    class First(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = model
+
+        def forward(self, x):
+            return self.layer(x)[0]
+
+    graph = capture(First(), without_memory([torch.randn(5, 3, 6)]))
+    (x,) = [n.meta["val"] for n in graph.placeholders if graph.sources[n.name].kind == "input"]
+    assert [s.node.expr.is_Symbol for s in x.shape[:2]] == [True, True]
+    layers = [n for n in graph.module.graph.nodes if "crucible" in str(n.target)]
+    assert len(layers) == 1
+
+
+def test_dropout_between_layers_lies_outside_of_them():
+    model = nn.LSTM(6, 4, 3, dropout=0.5, bidirectional=True)
+
+    class First(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = model
+
+        def forward(self, x):
+            y, (h, c) = self.layer(x)
+            return y, h, c
+
+    names = {}
+    for training in (True, False):
+        graph = capture(First().train(training), without_memory([torch.randn(5, 3, 6)]))
+        names[training] = [str(n.target) for n in graph.module.graph.nodes if n.op == "call_function"]
+        assert [o.meta["val"].shape[0] for o in graph.outputs[1:]] == [6, 6]  # layers times directions
+    assert names[True].count("crucible.lstm.default") == 3 and sum("dropout" in n for n in names[True]) == 2
+    assert names[False].count("crucible.lstm.default") == 1 and not any("dropout" in n for n in names[False])
+
+
+class Straight(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.round()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+class Rounded(nn.Module):
+    def forward(self, x):
+        return Straight.apply(x) * 2
+
+
+SOURCE = "class Model(torch.nn.Module):\n    def forward(self, x): ...\n"
+
+
+def test_a_backward_that_is_python_is_refused_by_name():
+    with pytest.raises(FuseError, match=r"calls Straight, whose backward\(\) is Python.*--forward-only"):
+        fuse_source(SOURCE, "rounded.py", Rounded(), without_memory([torch.randn(4, 3)]))
+    assert torch.autograd.Function.apply.__func__ is torch.autograd.Function.__dict__["apply"].__func__
+    assert Straight.apply(torch.ones(1)).item() == 1
+    fused = fuse_source(
+        SOURCE, "rounded.py", Rounded(), without_memory([torch.randn(4, 3)]), FuseOptions(forward_only=True)
+    )
+    assert "round" in fused.text
+
+
+class Chosen(nn.Module):
+    def forward(self, x):
+        return x * 2 if x.sum() > 0 else x
+
+
+class Selected(nn.Module):
+    def forward(self, x):
+        return x[x > 0].sum() * x
+
+
+def test_a_failure_is_told_once(capfd):
+    with pytest.raises(CaptureError, match=r"depends on the values in a tensor"):
+        capture(Chosen(), without_memory([torch.randn(4, 3)]))
+    printed = capfd.readouterr()
+    assert printed.out == printed.err == ""
+
+
+def test_what_a_model_prints_is_kept(capsys):
+    class Talking(nn.Module):
+        def forward(self, x):
+            import sys
+
+            print("captured", file=sys.stderr)
+            return x + 1
+
+    capture(Talking(), without_memory([torch.randn(4, 3)]))
+    assert "captured" in capsys.readouterr().err
+
+
+def test_a_size_that_depends_on_values_is_refused_with_the_operator():
+    graph = capture(Selected(), without_memory([torch.randn(4, 3)]))
+    joint = trace(graph, backward=False)
+    with pytest.raises(Unsupported, match=r"aten\.index gives a tensor whose size depends on the values in another"):
+        lower(joint, [("x", "input")], torch.float32, pools=False)
