@@ -200,3 +200,29 @@ def test_a_size_that_depends_on_values_is_refused_with_the_operator():
     joint = trace(graph, backward=False)
     with pytest.raises(Unsupported, match=r"aten\.index gives a tensor whose size depends on the values in another"):
         lower(joint, [("x", "input")], torch.float32, pools=False)
+
+
+class Mixed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.linear(x.float())
+
+
+class Halved(nn.Module):
+    def forward(self, x):
+        return (x.half() * 2).float()
+
+
+@pytest.mark.parametrize(
+    ("model", "dtype", "words"),
+    [
+        (Mixed(), torch.float16, "the input x is a tensor of torch.float16 beside torch.float32; all floating"),
+        (Halved(), torch.float32, r"aten\._to_copy gives a tensor of torch.float16 beside torch.float32"),
+    ],
+)
+def test_types_that_differ_are_named(model, dtype, words):
+    with pytest.raises(FuseError, match=words):
+        fuse_source(SOURCE, "mixed.py", model, without_memory([torch.randn(4, 3).to(dtype)]))

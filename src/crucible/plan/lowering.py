@@ -105,7 +105,10 @@ class Lowering:
         value = node.meta.get("val")
         if not isinstance(value, torch.Tensor):
             return value
-        buffer = Buffer(name, self.shape(value), self.dtype(value), role)
+        try:
+            buffer = Buffer(name, self.shape(value), self.dtype(value), role)
+        except Unsupported as refusal:
+            raise Unsupported(f"the {role} {name} is {refusal}") from refusal
         self.program.buffers[name] = buffer
         return Tensor(name, buffer.shape, buffer.dtype, buffer.load, buffer=buffer)
 
@@ -125,7 +128,8 @@ class Lowering:
     def dtype(self, value: torch.Tensor) -> str:
         if value.dtype.is_floating_point:
             if value.dtype != self.element:
-                raise Unsupported(f"a tensor of {value.dtype} beside {self.element}")
+                alike = "all floating tensors must have one type"
+                raise Unsupported(f"a tensor of {value.dtype} beside {self.element}; {alike}")
             return "scalar"
         if value.dtype not in DTYPES:
             raise Unsupported(f"a tensor of {value.dtype}")
