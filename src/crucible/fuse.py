@@ -23,7 +23,8 @@ import torch.utils._pytree as pytree
 from crucible import __version__
 from crucible.emit import settings
 from crucible.emit.cuda import functor
-from crucible.emit.file import Request, labelled, targets, write_file
+from crucible.emit.file import Request, labelled, write_file
+from crucible.emit.functions import targets
 from crucible.emit.host import Mode
 from crucible.exact import copied
 from crucible.graph import early_pools

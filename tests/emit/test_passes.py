@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from crucible.emit.file import passes_of
+from crucible.emit.functions import passes_of
 from crucible.fuse import FuseOptions, fuse_problem
 
 ROOT = Path(__file__).resolve().parents[2]

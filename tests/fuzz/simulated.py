@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from crucible.emit.file import passes_of
+from crucible.emit.functions import passes_of
 from crucible.fuse import Fused, FuseOptions, fuse_source
 
 BATCH = 20

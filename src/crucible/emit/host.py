@@ -31,6 +31,10 @@ def python(value: Int) -> str:
     return value.python()
 
 
+def is_tensor(node: fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), torch.Tensor)
+
+
 def shape_text(shape: Sequence[Int]) -> str:
     inner = ", ".join(python(s) for s in shape)
     return f"({inner},)" if len(shape) == 1 else f"({inner})"

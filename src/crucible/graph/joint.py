@@ -111,11 +111,11 @@ def _trace(graph: Graph, wanted: list[int], tangible: list[int]) -> tuple[Joint,
     (last,) = [n for n in traced.graph.nodes if n.op == "output"]
     updates, outputs, gradients = _regroup(last.args[0], count, len(graph.outputs))
     reach = [[k for k in wanted if _depends(graph.outputs[i], {placeholders[k]})] for i in tangible]
-    joint_ = Joint(
+    made = Joint(
         traced.graph, holders[: len(fakes)], holders[len(fakes) :], updates, outputs, gradients, wanted, tangible,
         _guards(fakes), reach,
     )  # fmt: skip
-    return joint_, seen
+    return made, seen
 
 
 def forward_of(joint: Joint) -> Joint:
