@@ -114,6 +114,13 @@ def test_tensors_in_a_tuple_are_judged_like_others(write, line, reason):
     assert (proof.reason.code if proof.reason is not None else None) == reason, proof.reason
 
 
+def has_a_gradient_more(proof, words):
+    """Refuted for that with these words, or proven."""
+    found = proof.reason
+    assert (found.code if found is not None else None) == ("extra_grad" if words else None), found
+    assert found is None or words in found.message
+
+
 DETACHED = """
     import torch
     class {}(torch.nn.Module):
@@ -140,9 +147,7 @@ def test_a_gradient_that_the_reference_has_not(write, returned, words):
     """What is detached must not be trained; in a reference without any gradient the outputs must not have one."""
     reference = write("r.py", DETACHED.format("Model", "y.detach() * self.scale"))
     proof = crucible.prove(reference, write("n.py", DETACHED.format("ModelNew", returned)), device="cpu", quick=True)
-    found = proof.reason
-    assert (found.code if found is not None else None) == ("extra_grad" if words else None), found
-    assert found is None or words in found.message
+    has_a_gradient_more(proof, words)
 
 
 def test_an_output_that_should_have_no_gradient(write):
@@ -178,6 +183,4 @@ def test_tied_weights(write, weight, words):
     """Loading one entry changes all that are the same tensor; whoever unties them trains two in place of one."""
     reference = write("r.py", TIED.format("Model", "self.a.weight"))
     proof = crucible.prove(reference, write("n.py", TIED.format("ModelNew", weight)), device="cpu", quick=True)
-    found = proof.reason
-    assert (found.code if found is not None else None) == ("extra_grad" if words else None), found
-    assert found is None or words in found.message
+    has_a_gradient_more(proof, words)

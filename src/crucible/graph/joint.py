@@ -355,7 +355,7 @@ def _upsampled(x: Any, size: Any, align: bool, factors: Any) -> torch.Tensor:
         low = at.to(torch.int64)
         corners.append((low, (low + 1).clamp(max=before - 1)))
         weights.append((at - low).clamp(0.0, 1.0))
-    values = [torch.ops.aten._unsafe_index(x, [None, None, *places]) for places in itertools.product(*corners)]
+    values = [torch.ops.aten._unsafe_index(x, [None, None, *corner]) for corner in itertools.product(*corners)]
     for part in reversed(weights):
         values = [one * (1.0 - part) + other * part for one, other in zip(values[::2], values[1::2])]
     return values[0]

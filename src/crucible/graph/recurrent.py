@@ -130,7 +130,7 @@ def _setup(kind: str) -> Any:
     def setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         x, hx, params, has_biases, layers, _, _, bidirectional, batch_first = inputs
         states = list(hx) if kind == "lstm" else [hx]
-        ctx.counts = len(states), len(params)
+        ctx.count = len(states)
         ctx.options = has_biases, layers, bidirectional, batch_first
         ctx.save_for_backward(x, *states, *params)
 
@@ -140,10 +140,9 @@ def _setup(kind: str) -> Any:
 def _derivative(kind: str) -> Any:
     def derivative(ctx: Any, *gradients: Any) -> Any:
         x, *others = ctx.saved_tensors
-        count = ctx.counts[0]
-        states, params = others[:count], others[count:]
+        states, params = others[: ctx.count], others[ctx.count :]
         found = ours.recurrent_backward.default(kind, list(gradients), x, states, params, *ctx.options)
-        states, params = found[1 : count + 1], found[count + 1 :]
+        states, params = found[1 : ctx.count + 1], found[ctx.count + 1 :]
         return (found[0], states if kind == "lstm" else states[0], params, *[None] * 6)
 
     return derivative
