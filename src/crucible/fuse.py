@@ -34,6 +34,7 @@ from crucible.graph.recurrent import shown
 from crucible.graph.rewrites import run_all
 from crucible.plan.held import pair_up
 from crucible.plan.lower import Unsupported, lower
+from crucible.plan.lowering import name_of
 from crucible.plan.program import Buffer
 from crucible.plan.same_place import same_place
 from crucible.plan.schedule import Plan, schedule
@@ -54,6 +55,12 @@ WITH_MODES = (
 ENGINES = ("auto", "mma", "simt")
 PRECISIONS = ("torch", "fp32", "tf32")
 DTYPES = ("float32", "float16", "bfloat16", "float64")
+# What kernels compute as products, as torch.export has it.
+PRODUCTS = {
+    getattr(torch.ops.aten, name)
+    for name in "linear matmul mm bmm addmm baddbmm convolution conv1d conv2d conv3d conv_transpose1d conv_transpose2d "
+    "conv_transpose3d scaled_dot_product_attention".split()
+}
 
 
 class FuseError(Exception):
@@ -136,6 +143,7 @@ def fuse_source(
         modes, rewrites = _modes(model, inputs, options, progress)
     except Unsupported as error:  # where no operator can be left to torch either, such as an argument's type
         raise FuseError(f"{name} cannot be fused: {error}") from error
+    dtypes = _dtypes(modes, name, options)
     labelled(modes)
     parameters = list(inspect.signature(model.forward).parameters.values())
     arguments, fixed = _arguments(parameters, inputs)
@@ -143,10 +151,10 @@ def fuse_source(
     digest = settings.digest(model) if digest is None else digest
     request = Request(
         source, name, modes, arguments, fixed, digest, _signature(parameters), options.chosen_engine, options.precision,
-        hopper=options.engine == "auto", version=__version__, table=_table(modes), dtypes=options.dtypes,
+        hopper=options.engine == "auto", version=__version__, table=_table(modes), dtypes=dtypes,
     )  # fmt: skip
-    captured = str(_element(modes[0].graph)).removeprefix("torch.")
-    element = captured if captured in options.dtypes else options.dtypes[0]
+    captured = name_of(_element([m.graph for m in modes]))
+    element = captured if captured in dtypes else dtypes[0]
     fused = Fused(write_file(request), modes, rewrites, name, element, options, request)
     if options.strict and fused.unfused:
         listed = "\n".join(f"    {n}: {why}" for n, why in fused.unfused)
@@ -208,13 +216,13 @@ def _modes(
             "inference with --forward-only, or say the gradient with operators: for one that passes straight "
             "through f, x + (f(x) - x).detach()"
         )
-    modes = []
+    modes, element = [], _element(graphs)
     for graph, name in zip(graphs, names):
         label = f" ({name})" if len(graphs) > 1 else ""
         progress(f"rewriting{label}")
         rewrites += [f"{sentence}{label}" for sentence in run_all(graph.module)]
         progress(f"planning{label}")
-        mode, moved = _mode(graph, name, options)
+        mode, moved = _mode(graph, name, options, element)
         modes.append(mode)
         rewrites += [f"{sentence}{label}" for sentence in moved]
         _reachable(graph, model)
@@ -276,22 +284,22 @@ def _text(graph: Graph) -> str:
     return str(graph.module.graph) + str(graph.updates)
 
 
-def _mode(graph: Graph, name: str, options: FuseOptions) -> tuple[Mode, list[str]]:
+def _mode(graph: Graph, name: str, options: FuseOptions, element: torch.dtype) -> tuple[Mode, list[str]]:
     """The plans of a graph, and what was rewritten where gradients do not matter."""
     joint = trace(graph, backward=not options.forward_only)
     inference = forward_of(joint) if joint.wanted else joint
     moved = early_pools.apply(inference) if options.chosen_engine == "mma" else []
-    mode = _planned(graph, name, options, joint)
+    mode = _planned(graph, name, options, joint, element)
     if inference is not joint:
-        mode.inference = _planned(graph, name, options, inference)
+        mode.inference = _planned(graph, name, options, inference, element)
     return mode, moved
 
 
-def _planned(graph: Graph, name: str, options: FuseOptions, joint: Joint) -> Mode:
+def _planned(graph: Graph, name: str, options: FuseOptions, joint: Joint, element: torch.dtype) -> Mode:
     roles = [(_identifier(graph, n.name), graph.sources[n.name].kind) for n in graph.placeholders]
     roles += [(f"d_output{i}" if len(joint.tangible) > 1 else "d_output", "tangent") for i in joint.tangible]
     pools = options.chosen_engine == "mma" and not joint.wanted  # else all elements are needed again
-    program = lower(joint, _unique(roles), _element(graph), pools=pools)
+    program = lower(joint, _unique(roles), element, pools=pools)
     plan = schedule(program, options.chosen_engine, options.choices)
     arguments = [b for b in program.buffers.values() if b.role in ("parameter", "buffer", "input", "constant")]
     old = {b.name: b for b in arguments}
@@ -307,11 +315,29 @@ def _planned(graph: Graph, name: str, options: FuseOptions, joint: Joint) -> Mod
     return Mode(name, graph, joint, plan, functors, {}, arguments, same=same)
 
 
-def _element(graph: Graph) -> torch.dtype:
-    """The floating type of the Model's tensors: what most of them have."""
-    values = [n.meta.get("val") for n in graph.placeholders]
-    types = Counter(v.dtype for v in values if isinstance(v, torch.Tensor) and v.is_floating_point())
-    return types.most_common(1)[0][0] if types else torch.float32
+def _element(graphs: Sequence[Graph]) -> torch.dtype:
+    """The file's own floating type: what most products have, or most arguments where there are none."""
+    nodes = [n for graph in graphs for n in graph.module.graph.nodes]
+    products = [n for n in nodes if getattr(n.target, "overloadpacket", None) in PRODUCTS]
+    for group in (products, [n for n in nodes if n.op == "placeholder"]):
+        values = [n.meta.get("val") for n in group]
+        types = Counter(v.dtype for v in values if isinstance(v, torch.Tensor) and name_of(v.dtype) in DTYPES)
+        if types:
+            return types.most_common(1)[0][0]
+    return torch.float32
+
+
+def _dtypes(modes: Sequence[Mode], name: str, options: FuseOptions) -> tuple[str, ...]:
+    """The types that the file takes: where the Model has several beside each other, the one that it has itself."""
+    programs = [m.plan.program for mode in modes for m in (mode, mode.inference) if m is not None]
+    own = next((p.own for p in programs if p.own), "")
+    if not own:
+        return options.dtypes
+    for p in programs:
+        p.own = own
+    if own not in options.dtypes:
+        raise FuseError(f"{name} has tensors of several floating types; it can be fused as it is, for {own}, alone")
+    return (own,)
 
 
 def _identifier(graph: Graph, placeholder: str) -> str:

@@ -10,7 +10,7 @@ import torch.utils._pytree as pytree
 
 from crucible.fuse import FuseError, FuseOptions, fuse_source, without_memory
 from crucible.graph.capture import CaptureError, capture
-from crucible.graph.joint import trace
+from crucible.graph.joint import _rms_norm, trace
 from crucible.plan.lower import Unsupported, lower
 
 pytestmark = pytest.mark.quick
@@ -202,27 +202,29 @@ def test_a_size_that_depends_on_values_is_refused_with_the_operator():
         lower(joint, [("x", "input")], torch.float32, pools=False)
 
 
-class Mixed(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(3, 3)
-
+class Complex(nn.Module):
     def forward(self, x):
-        return self.linear(x.float())
+        return torch.fft.rfft(x.float()).abs()
 
 
-class Halved(nn.Module):
+class Same(nn.Module):
     def forward(self, x):
-        return (x.half() * 2).float()
+        return x.float() * 2
 
 
 @pytest.mark.parametrize(
     ("model", "dtype", "words"),
     [
-        (Mixed(), torch.float16, "the input x is a tensor of torch.float16 beside torch.float32; all floating"),
-        (Halved(), torch.float32, r"aten\._to_copy gives a tensor of torch.float16 beside torch.float32"),
+        (Complex(), torch.float32, r"aten\._fft_r2c gives a tensor of torch.complex64"),
+        (Same(), torch.float8_e4m3fn, "the input x is a tensor of torch.float8_e4m3fn"),
     ],
 )
-def test_types_that_differ_are_named(model, dtype, words):
+def test_types_that_no_kernel_takes_are_named(model, dtype, words):
     with pytest.raises(FuseError, match=words):
         fuse_source(SOURCE, "mixed.py", model, without_memory([torch.randn(4, 3).to(dtype)]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+def test_the_epsilon_of_an_rms_norm_is_that_of_the_type_torch_computes_in(dtype):
+    small = torch.full((2, 12), 1e-2, dtype=dtype)
+    torch.testing.assert_close(_rms_norm(small, [12]), F.rms_norm(small, [12]))

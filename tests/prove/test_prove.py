@@ -70,6 +70,28 @@ def test_a_bad_reference_is_unjudged(write, reference, words):
     assert proof.reason.code == "reference_error" and words in proof.reason.message
 
 
+def test_a_reference_that_can_be_differentiated_once_is_unjudged(write):
+    """Gradients flow through its buffer from one call to the next."""
+    text = """
+        import torch
+        class {}(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("mean", torch.zeros(3))
+            def forward(self, x):
+                self.mean.mul_(0.9).add_(x.mean(0))
+                return x * self.mean
+        def get_inputs(): return [torch.rand(8, 3)]
+        def get_init_inputs(): return []
+    """
+    proof = crucible.prove(
+        write("r.py", text.format("Model")), write("n.py", text.format("ModelNew")), device="cpu", seed=1, quick=True
+    )
+    assert proof.verdict == "unjudged" and proof.reason is not None
+    assert proof.reason.code == "reference_error", proof.reason
+    assert "can be called once, and not again with almost the same data" in proof.reason.message
+
+
 def test_a_random_reference_is_compared_in_eval_mode(write):
     text = """
         import torch

@@ -48,6 +48,28 @@ POOL = """
         return []
 """
 
+WIDENED = """
+    import torch
+    import torch.nn as nn
+
+    class Model(nn.Module):
+        def __init__(self, wide):
+            super().__init__()
+            self.linear = nn.Linear(32, 32)
+            self.table = nn.Parameter(torch.randn(32, 32, dtype=torch.float64))
+            self.wide = wide
+
+        def forward(self, x):
+            y = x.double() @ self.table if self.wide else self.linear(x).double()
+            return y.square().mean()
+
+    def get_inputs():
+        return [torch.rand(16, 32)]
+
+    def get_init_inputs():
+        return [WIDE]
+"""
+
 
 @pytest.fixture
 def worker(write, tmp_path):
@@ -83,7 +105,7 @@ def make(reference: Reference, **values):
 def verdict(reference: Reference, reply, name: str, got: torch.Tensor) -> bool:
     row = reply["truth"]["tensors"][name]
     truth = tensors.load(row["truth"], Path(reference.truths) / reply["truth"]["folder"])
-    return judge(truth, got, Error.from_json(row["yard"]), tensors.DTYPES[row["dtype"]]).ok
+    return judge(truth, got, Error.from_json(row["yard"]), tensors.DTYPES[row["ulps"]]).ok
 
 
 def output_with(reference: Reference, reply, edit) -> torch.Tensor:
@@ -175,3 +197,14 @@ def test_fresh_weights_move_everything(worker):
     assert state["norm.weight"].std() > 0.1 and state["norm.bias"].std() > 0.1 and state["conv.bias"].std() > 0.1
     grid = reference._state(Spec("x", 3, tuple(reference.problem.small_sizes), weights="grid"))["conv.weight"]
     assert len(grid.unique()) <= 13
+
+
+@pytest.mark.parametrize("wide", [False, True], ids=["computed in float32", "computed in float64"])
+def test_a_result_that_was_only_widened_is_held_to_the_type_it_was_computed_in(worker, wide):
+    reference = worker(WIDENED.replace("WIDE", str(wide)))
+    reply = make(reference, values="normal", weights="fresh")
+    row = reply["truth"]["tensors"]["output"]
+    assert (row["dtype"], row["ulps"]) == ("float64", "float64" if wide else "float32")
+    exact = tensors.load(row["truth"], Path(reference.truths) / reply["truth"]["folder"])
+    assert verdict(reference, reply, "output", exact * (1 + 3e-7)) is not wide
+    assert not verdict(reference, reply, "output", exact * (1 + 3e-6))

@@ -195,7 +195,18 @@ def _shape_error(name, tensor, expected):
     return RuntimeError(f"ModelNew: expected {{name}} of shape {{expected}}, got {{tuple(tensor.shape)}}")
 
 
-def _checked(**tensors):
+{checked}
+
+
+def _device_error(name, own, first):
+    if own.type != "cuda":
+        return RuntimeError(f"ModelNew: {{name}} is on {{own}}; these kernels need a CUDA device")
+    return RuntimeError(f"ModelNew: {{name}} is on {{own}}, other tensors are on {{first}}")
+'''
+
+
+# Which types the arguments have: all the same, whatever that is, or those that the file was made for.
+ONE_TYPE = '''def _checked(**tensors):
     """The common type and device of the tensors, after a look at all of them."""
     first = next(iter(tensors.values()))
     device, cuda, dtype = first.device, first.is_cuda, None
@@ -206,19 +217,23 @@ def _checked(**tensors):
             if dtype is None:
                 dtype = t.dtype
             elif t.dtype != dtype:
-                raise RuntimeError(f"ModelNew: {{name}} is {{t.dtype}}, other tensors are {{dtype}}")
+                raise RuntimeError(f"ModelNew: {name} is {t.dtype}, other tensors are {dtype}")
     dtype = dtype or torch.float32
     if dtype not in _SCALARS:
-        raise RuntimeError(f"ModelNew: {{dtype}} is not supported; use one of {{', '.join(map(str, _SCALARS))}}")
-    return dtype, device
+        raise RuntimeError(f"ModelNew: {dtype} is not supported; use one of {', '.join(map(str, _SCALARS))}")
+    return dtype, device'''
 
-
-def _device_error(name, own, first):
-    if own.type != "cuda":
-        return RuntimeError(f"ModelNew: {{name}} is on {{own}}; these kernels need a CUDA device")
-    return RuntimeError(f"ModelNew: {{name}} is on {{own}}, other tensors are on {{first}}")
-'''
-
+SEVERAL_TYPES = '''def _checked(others, **tensors):
+    """The type that kernels are built for and the device of the tensors, after a look at all of them."""
+    (dtype,) = _SCALARS
+    first = next(iter(tensors.values()))
+    for name, t in tensors.items():
+        if not first.is_cuda or t.device != first.device:
+            raise _device_error(name, t.device, first.device)
+        expected = others.get(name, dtype)
+        if t.is_floating_point() and t.dtype != expected:
+            raise RuntimeError(f"ModelNew: {name} is {t.dtype}; made for a Model where it is {expected}")
+    return dtype, first.device'''
 
 EXPECT = '''
 

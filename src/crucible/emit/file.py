@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from crucible.emit import settings, wgmma
-from crucible.emit.builder_text import BUILDER, EXPECT, NARROWER
+from crucible.emit.builder_text import BUILDER, EXPECT, NARROWER, ONE_TYPE, SEVERAL_TYPES
 from crucible.emit.functions import functions_text, passes_of
 from crucible.emit.functor import Functor
 from crucible.emit.host import Mode
@@ -159,6 +159,7 @@ def _builder(request: Request, parts: dict[str, list[Functor]], runs: Sequence[P
         switches="".join(f"_{rule}_switch(), " for rule in rules) if request.precision == "torch" else "",
         simt="True or " if request.engine == "simt" else "",
         hopper=request.hopper and request.engine != "simt" and own,
+        checked=SEVERAL_TYPES if request.modes[0].plan.program.own else ONE_TYPE,
     )  # fmt: skip
     return "\n\n".join([*bindings, f"_SOURCES = {{{table}}}"]) + "\n" + body + "\n\n" + settings.source() + EXPECT
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from crucible.emit.host import DTYPES, Mode, bind_sizes, is_tensor, needed_for, sizes_of
 from crucible.emit.passes import Pass
 from crucible.graph.capture import Graph
-from crucible.plan.program import Buffer
+from crucible.plan.program import SCALAR_BYTES, Buffer
 
 
 def passes_of(mode: Mode) -> list[Pass]:
@@ -124,9 +124,12 @@ def _forward_function(run: Pass) -> str:
     names = list(run.given)
     sizes = f"({listed(sizes_of(mode))})" if mode.joint.wanted or run.calls else ""
     given = ", ".join(f"{n}={n}" for n in names)
+    others = {b.name: DTYPES[b.dtype] for b in mode.arguments if b.dtype in SCALAR_BYTES}
+    if mode.plan.program.own:  # and the arguments that are of another type
+        given = f"{{{', '.join(f'{n!r}: {t}' for n, t in others.items())}}}, {given}"
     head = [f"dtype, device = _checked({given})", *bind_sizes(mode, mode.arguments)]
     for target, b in run.updates:
-        if b.dtype not in ("scalar", "accum"):
+        if b.dtype not in ("scalar", "accum", *SCALAR_BYTES):
             expected = DTYPES[b.dtype]
             head.append(f"if {target}.dtype != {expected}:")
             head.append(f'    raise RuntimeError(f"ModelNew: expected {target} of {expected}, got {{{target}.dtype}}")')
@@ -179,7 +182,8 @@ def _backward_function(run: Pass) -> str:
     sizes = sizes_of(mode)
     parameters = f"needs, sizes, {', '.join(tangents)}"
     head = [f"{listed(sizes)} = sizes"] if sizes else []
-    head.append(f"dtype, device = {tangents[0]}.dtype, {tangents[0]}.device")
+    own = plan.program.own
+    head.append(f"dtype, device = {f'torch.{own}' if own else f'{tangents[0]}.dtype'}, {tangents[0]}.device")
     given = f"needs, sizes, saved, {', '.join(tangents)}"
     body = [
         f"tensors = {listed(tangents)}",

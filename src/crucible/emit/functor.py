@@ -8,11 +8,13 @@ from types import MappingProxyType
 
 from crucible.emit.writer import Writer, indented, pointer
 from crucible.plan.index import Int
-from crucible.plan.program import STORAGE, Buffer
+from crucible.plan.program import SCALAR_BYTES, STORAGE, Buffer
 from crucible.plan.stages import Stage, read, written
 
 # How a launcher names the stream that it is given.
 STREAM = "reinterpret_cast<cudaStream_t>(stream)"
+# What kernels/mixed.cuh has, where another floating type than the file's own is met.
+MIXED = {"widened", *(f"f_as_{name}" for name in SCALAR_BYTES)}
 
 
 @dataclass
@@ -134,6 +136,8 @@ def assemble(
             "}",
         ]
     functions, structs = parts.used()
+    if functions & MIXED or any(buffers[b].dtype in SCALAR_BYTES for b in pointers):
+        templates = templates | {"mixed.cuh"}
     made = Functor(
         name, "\n".join(_wrapped(lines)), pointers, sizes, extra, f"run_{name}", functions, structs, templates
     )

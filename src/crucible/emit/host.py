@@ -14,15 +14,17 @@ from crucible.graph import recurrent
 from crucible.graph.capture import Graph
 from crucible.graph.joint import Joint
 from crucible.plan.index import Int
-from crucible.plan.program import Buffer
+from crucible.plan.program import BYTES, SCALAR_BYTES, Buffer
 from crucible.plan.schedule import Plan
 from crucible.plan.stages import Call, read, written
 from crucible.plan.symbols import python_text
 
 DTYPES = {"scalar": "dtype", "accum": "accum", "int64": "torch.int64", "int32": "torch.int32",
-          "int16": "torch.int16", "int8": "torch.int8", "uint8": "torch.uint8", "bool": "torch.bool"}  # fmt: skip
+          "int16": "torch.int16", "int8": "torch.int8", "uint8": "torch.uint8", "bool": "torch.bool",
+          **{name: f"torch.{name}" for name in SCALAR_BYTES}}  # fmt: skip
 # Bytes of an element, and of what may lie with other buffers until the end of a call that has torch's own operators.
-ITEMS = {"scalar": "dtype.itemsize", "accum": "accum.itemsize", "int64": "8", "int32": "4", "int16": "2"}
+ITEMS = {"scalar": "dtype.itemsize", "accum": "accum.itemsize",
+         **{name: str(n) for name, n in {**BYTES, **SCALAR_BYTES}.items()}}  # fmt: skip
 SMALL = 8 << 20
 
 
@@ -139,7 +141,7 @@ def call_text(mode: Mode, stage: Call) -> list[str]:
             inner = ", ".join(argument(x) for x in a)
             return f"[{inner}]" if isinstance(a, list) or type(a).__name__ == "immutable_list" else f"({inner},)"
         if isinstance(a, torch.dtype):
-            return "dtype" if a.is_floating_point else str(a)
+            return str(a) if lowered.own or not a.is_floating_point else "dtype"
         if isinstance(a, torch.device):
             return "device"
         if isinstance(a, (torch.layout, torch.memory_format)):

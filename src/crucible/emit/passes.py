@@ -107,7 +107,7 @@ class Pass:
                 continue
             for b in written(stage):
                 if b.name not in self.given and b.name not in self.tensors and b.name not in self.same:
-                    found[b.name] = times(b.numel, ITEMS.get(b.dtype, "1")), self.users[b.name]
+                    found[b.name] = times(b.numel, ITEMS[b.dtype]), self.users[b.name]
             # A walk that follows in the same launch stores while the contraction still reads.
             together = 3 if isinstance(stage, Contraction) and stage.held is not None else 1
             for name, count in self._extra(stage).items():

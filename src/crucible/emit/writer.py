@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from crucible.plan import pointwise, reducers
 from crucible.plan.index import Atom, Int, Quotient, Remainder, Size, Var, of_atom
-from crucible.plan.program import STORAGE, Buffer
+from crucible.plan.program import SCALAR_BYTES, STORAGE, Buffer
 from crucible.plan.value import (
     Condition,
     Const,
@@ -216,6 +216,9 @@ class Writer:
             element = self.element(value.buffer, index)
         if buffer.dtype == "scalar":
             return f"to_accum({element})"
+        if buffer.dtype in SCALAR_BYTES:
+            self.functions.add("widened")
+            return f"widened({element})"
         return f"int64_t({element})" if buffer.kind == "l" and buffer.dtype != "int64" else element
 
     def element(self, buffer: str, index: str) -> str:
@@ -302,6 +305,9 @@ class Writer:
         text = self.value(value, block)
         if buffer.dtype == "scalar":
             text = f"to_scalar({_bare(text)})"
+        elif buffer.dtype in SCALAR_BYTES:
+            self.functions.add("widened")
+            text = f"to_{buffer.dtype}({_bare(text)})"
         elif buffer.kind == "l" and buffer.dtype != "int64":
             text = f"static_cast<{STORAGE[buffer.dtype]}>({text})"
         element = self.at_hand.get((buffer.name, index), "")

@@ -263,7 +263,8 @@ def _layer_norm(
 
 def _rms_norm(x: Any, shape: list[int], weight: Any = None, eps: float | None = None) -> Any:
     dims = list(range(x.dim() - len(shape), x.dim()))
-    eps = torch.finfo(x.dtype).eps if eps is None else eps
+    if eps is None:  # of the type that torch computes in
+        eps = torch.finfo(torch.float64 if x.dtype == torch.float64 else torch.float32).eps
     y = x * torch.rsqrt(torch.mean(x * x, dims, keepdim=True) + eps)
     return y if weight is None else y * weight
 
@@ -401,6 +402,13 @@ FORMS: dict[Any, Callable[..., Any]] = {
 }
 
 
+def _of_types(made: Any, captured: Any) -> Any:
+    """What a form made, in the types that the operator gives: weights of a norm may be wider than its input."""
+    if isinstance(made, (tuple, list)):
+        return type(made)(_of_types(m, c) for m, c in zip(made, captured, strict=True))
+    return made.to(captured.dtype) if torch.is_tensor(made) and made.dtype != captured.dtype else made
+
+
 class _Forms(fx.Interpreter):
     """Runs the captured graph with our own forms of some operators, and remembers which node came from which."""
 
@@ -413,6 +421,8 @@ class _Forms(fx.Interpreter):
             return super().run_node(n)
         self.origins.begin(n.name)
         result = super().run_node(n)
+        if n.target in FORMS:
+            result = _of_types(result, n.meta["val"])
         self.origins.follow(n.name, result)
         return result
 

@@ -54,6 +54,7 @@ def matmul(low: Lowering, node: Any) -> Tensor:
         bias, a, b = (low.tensor(x) for x in node.args[:3])
     else:
         bias, (a, b) = None, (low.tensor(x) for x in node.args[:2])
+    low.product_of(a, b)
     result = _product(low, node, a, b)
     if bias is None:
         return result
@@ -130,6 +131,7 @@ def _window(low: Lowering, weight: Tensor, args: Sequence[Any]) -> Window:
 def convolution(low: Lowering, node: Any) -> Tensor:
     x, weight = low.tensor(node.args[0]), low.tensor(node.args[1])
     bias = low.tensor(node.args[2]) if node.args[2] is not None else None
+    low.product_of(x, weight)
     stride, padding, dilation, transposed, _output_padding, groups = node.args[3:9]
     window = _window(low, weight, (stride, padding, dilation, groups))
     shape = low.result_shape(node)
@@ -142,6 +144,7 @@ def convolution(low: Lowering, node: Any) -> Tensor:
 @lowers(aten.convolution_backward.default)
 def convolution_backward(low: Lowering, node: Any) -> Any:
     g, x, weight = (low.tensor(a) for a in node.args[:3])
+    low.product_of(g, x, weight)
     stride, padding, dilation, transposed, _output_padding, groups, wanted = node.args[4:11]
     window = _window(low, weight, (stride, padding, dilation, groups))
     grad_x = grad_w = grad_b = None

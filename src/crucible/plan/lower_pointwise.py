@@ -10,8 +10,19 @@ import torch
 from torch import fx
 
 from crucible.plan import pointwise
-from crucible.plan.lowering import HANDLERS, Handler, Lowering, Unsupported, broadcast, convert, lowers
-from crucible.plan.program import Index, Tensor, kind_of
+from crucible.plan.lowering import (
+    CASTS,
+    HANDLERS,
+    UNCHANGED,
+    Handler,
+    Lowering,
+    Unsupported,
+    broadcast,
+    convert,
+    lowers,
+    name_of,
+)
+from crucible.plan.program import Index, Tensor, kind_of, loses
 from crucible.plan.value import IndexValue, Op, Value
 
 aten = torch.ops.aten
@@ -193,14 +204,12 @@ def _where(low: Lowering, node: Any) -> Tensor:
     return _apply(low, node, "where", node.args, kind_of(low.dtype(node.meta["val"])))
 
 
-@lowers(
-    aten.alias.default, aten.clone.default, aten.detach.default, aten.lift_fresh_copy.default, aten.contiguous.default
-)
+@lowers(*UNCHANGED)
 def _same(low: Lowering, node: Any) -> Tensor:
     return low.tensor(node.args[0])
 
 
-@lowers(aten._to_copy.default, torch.ops.prims.convert_element_type.default, aten.to.dtype)
+@lowers(*CASTS)
 def _to(low: Lowering, node: Any) -> Tensor:
     x = low.tensor(node.args[0])
     dtype = low.dtype(node.meta["val"])
@@ -209,6 +218,10 @@ def _to(low: Lowering, node: Any) -> Tensor:
     kind = kind_of(dtype)
     if kind_of(x.dtype) == "l" and kind == "l":
         raise Unsupported("a change between integer types")
+    if kind == x.kind == "f":
+        source, target = low.type_of(x), name_of(low.element) if dtype == "scalar" else dtype
+        if loses(source, target):  # an explicit change of type rounds, as torch does
+            return low.lazy(node, lambda i: Op(f"as_{target}", (x.at(i),), "f"), [x], cost=4)
     return low.lazy(node, lambda i: convert(x.at(i), kind), [x], cost=1)
 
 

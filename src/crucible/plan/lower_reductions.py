@@ -47,7 +47,7 @@ def _reduction(low: Lowering, node: Any, reducer: str, dims: Any, keepdim: bool)
             value = Op("ne", (value, Const(0.0 if value.kind == "f" else 0, value.kind)), "b")
         return (convert(value, body_kind),)
 
-    (result,) = low.add_reduce(node, x, axes, name, body, [kind], [x])
+    (result,) = low.add_reduce(node, x, axes, name, body, [kind], [x], out_dtype)
     return result if keepdim else low.squeezed(result, axes)
 
 
@@ -92,7 +92,7 @@ def _var_mean(low: Lowering, node: Any) -> Any:
     correction = 1 if correction is None else correction
     keepdim = bool(node.kwargs.get("keepdim", False))
     low.in_stead_of_sums(node, x)
-    mean, m2, _count_ = low.add_reduce(node, x, axes, "moments", lambda i: (x.at(i),), ["f", "f", "f"], [x])
+    mean, m2, _count_ = low.add_reduce(node, x, axes, "moments", lambda i: (x.at(i),), ["f", "f", "f"], [x], x.dtype)
     count = _count(x.shape, axes)
     if correction == 0:
         divisor = real_of(count)
@@ -103,7 +103,7 @@ def _var_mean(low: Lowering, node: Any) -> Any:
         mean, m2 = low.squeezed(mean, axes), low.squeezed(m2, axes)
 
     def derived(source: Tensor, element: Callable[[Index], Value]) -> Tensor:
-        return Tensor(f"{node.name}_var", source.shape, "scalar", element, 4, False, None, source.results, source.nodes)
+        return Tensor(f"{node.name}_var", source.shape, x.dtype, element, 4, False, None, source.results, source.nodes)
 
     variance = derived(m2, lambda i: Op("div", (m2.at(i), divisor), "f"))
     return (variance, mean) if "var_mean" in str(node.target) else variance
@@ -123,7 +123,7 @@ def _extreme(low: Lowering, node: Any, which: str, dim: Any, keepdim: bool) -> l
         at = flat(index, x.shape) if whole else index[axes[0]]
         return x.at(index), IndexValue(at)
 
-    results = low.add_reduce(node, x, axes, f"arg{which}", body, ["f", "l"], [x])
+    results = low.add_reduce(node, x, axes, f"arg{which}", body, ["f", "l"], [x], x.dtype)
     return results if keepdim else [low.squeezed(r, axes) for r in results]
 
 
@@ -134,7 +134,7 @@ def _max_dim(low: Lowering, node: Any) -> Any:
     if x.kind != "f" or not x.shape or any(u.args[1] == 1 for u in node.users):
         return tuple(_extreme(low, node, which, node.args[1], keepdim))
     axes = _dims(node.args[1], len(x.shape))  # nobody asks where it was
-    (best,) = low.add_reduce(node, x, axes, which, lambda i: (x.at(i),), ["f"], [x])
+    (best,) = low.add_reduce(node, x, axes, which, lambda i: (x.at(i),), ["f"], [x], x.dtype)
     return best if keepdim else low.squeezed(best, axes), None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from crucible.graph.joint import Joint
 from crucible.graph.reach import computed_from
 from crucible.plan.index import ONE, ZERO, Int, Var, of_atom, product
 from crucible.plan.program import (
+    SCALAR_BYTES,
     Buffer,
     Contract,
     Extern,
@@ -38,6 +40,13 @@ OPERAND_COST = 3
 # What an element that is normalised must cost at least to be stored in the stead of a contraction's sum: with cheaper
 # ones the forward pass for gradients, which stores sums, and the one without share their kernels.
 WORTH_STORING = 6
+
+# Changes of type: the only operators that take tensors of float64 into kernels that do not compute in it.
+CASTS = {aten._to_copy.default, torch.ops.prims.convert_element_type.default, aten.to.dtype}
+# Those that give their argument as it is.
+UNCHANGED = (
+    aten.alias.default, aten.clone.default, aten.detach.default, aten.lift_fresh_copy.default, aten.contiguous.default,
+)  # fmt: skip
 
 DTYPES = {torch.int64: "int64", torch.int32: "int32", torch.int16: "int16", torch.int8: "int8",
           torch.uint8: "uint8", torch.bool: "bool"}  # fmt: skip
@@ -96,10 +105,24 @@ class Lowering:
             return None  # what torch only checks
         if handler is None:
             return self.extern(node, f"{_op_name(node)} is not among the operators that can be fused")
+        if self._in_double(node):
+            return self.extern(node, "it computes in float64, and the kernels of this file in float32")
         try:
             return handler(self, node)
         except (Unsupported, NotImplementedError) as refusal:
             return self.extern(node, str(refusal))
+
+    def _in_double(self, node: Any) -> bool:
+        """Whether a node computes in float64 where kernels do not; they do take its results, and numbers."""
+        if self.element == torch.float64 or node.target in (operator.getitem, *UNCHANGED):
+            return False
+        results = node.meta.get("val")
+        many = results if isinstance(results, (tuple, list)) else [results]
+        if any(isinstance(r, torch.Tensor) and r.dtype == torch.float64 for r in many):
+            return True
+        given = [self.env[n] for n in node.all_input_nodes]
+        wide = any(isinstance(t, Tensor) and t.dtype == "float64" and t.shape for t in given)
+        return wide and node.target not in CASTS
 
     def _argument(self, node: Any, name: str, role: str) -> Any:
         value = node.meta.get("val")
@@ -127,13 +150,26 @@ class Lowering:
 
     def dtype(self, value: torch.Tensor) -> str:
         if value.dtype.is_floating_point:
-            if value.dtype != self.element:
-                alike = "all floating tensors must have one type"
-                raise Unsupported(f"a tensor of {value.dtype} beside {self.element}; {alike}")
-            return "scalar"
+            if value.dtype == self.element:
+                return "scalar"
+            name = name_of(value.dtype)
+            if name not in SCALAR_BYTES:
+                raise Unsupported(f"a tensor of {value.dtype}")
+            self.program.own = name_of(self.element)
+            return name
         if value.dtype not in DTYPES:
             raise Unsupported(f"a tensor of {value.dtype}")
         return DTYPES[value.dtype]
+
+    def type_of(self, tensor: Tensor) -> str:
+        """The floating type by the name torch has for it."""
+        return name_of(self.element) if tensor.dtype == "scalar" else tensor.dtype
+
+    def product_of(self, *tensors: Tensor) -> None:
+        """Contractions take the file's own type alone."""
+        other = next((t for t in tensors if t.dtype != "scalar"), None)
+        if other is not None:
+            raise Unsupported(f"a product of torch.{other.dtype} in a Model whose products are mostly {self.element}")
 
     def refusal(self, reason: str) -> Unsupported:
         return Unsupported(reason)
@@ -234,6 +270,8 @@ class Lowering:
         """Memory for a tensor. A fresh one is not shared with an argument."""
         if tensor.buffer is not None and not (fresh and tensor.buffer.role != "made"):
             return tensor.buffer
+        if tensor.dtype == "float64" and self.element != torch.float64:
+            raise Unsupported(f"{tensor.name} of float64 is returned as it came; the kernels compute in float32")
         name = self.buffer_name(tensor.name)
         buffer = Buffer(name, tensor.shape, dtype or tensor.dtype, "made")
         self.program.buffers[name] = buffer
@@ -329,9 +367,12 @@ class Lowering:
 
     def add_reduce(
         self, node: Any, source: Tensor, dims: Sequence[int], reducer: str, body: Callable[[Index], tuple[Value, ...]],
-        kinds: Sequence[str], inputs: Sequence[Tensor],
+        kinds: Sequence[str], inputs: Sequence[Tensor], real: str = "scalar",
     ) -> list[Tensor]:  # fmt: skip
-        """A reduction of ``source`` over ``dims``; results in keepdim form, one for each result of the reducer."""
+        """A reduction of ``source`` over ``dims``; results in keepdim form, one for each result of the reducer.
+
+        ``real``: the type of floating ones.
+        """
         self.stored_pools(inputs)
         rank = len(source.shape)
         kept = [d for d in range(rank) if d not in dims]
@@ -348,7 +389,7 @@ class Lowering:
         )  # fmt: skip
         shape = tuple(ONE if d in dims else source.shape[d] for d in range(rank))
         for part, kind in enumerate(kinds):
-            dtype = {"f": "scalar", "l": "int64", "b": "bool"}[kind]
+            dtype = {"f": real, "l": "int64", "b": "bool"}[kind]
 
             def element(index: Index, part: int = part, kind: str = kind) -> Value:
                 return Result(reduce.name, part, tuple(index[d] for d in kept), kind)
@@ -396,6 +437,10 @@ def _op_name(node: Any) -> str:
         return recurrent.WRITTEN[target]
     packet = getattr(target, "overloadpacket", None)
     return f"torch.ops.{packet}" if packet is not None else str(getattr(target, "__name__", target))
+
+
+def name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def convert(value: Value, kind: str) -> Value:

@@ -78,6 +78,10 @@ TABLE: dict[str, Row] = {
     "ceil": Row("ceil({0})", "{0}"),
     "round": Row("rint({0})", "{0}"),
     "trunc": Row("trunc({0})", "{0}"),
+    # to a narrower floating type, and back to the one that arithmetic is done in (kernels/mixed.cuh)
+    "as_float32": Row("f_as_float32({0})", cost=1),
+    "as_float16": Row("f_as_float16({0})", cost=2),
+    "as_bfloat16": Row("f_as_bfloat16({0})", cost=2),
     # choices
     "maximum": Row("f_maximum({0}, {1})", "({0} > {1} ? {0} : {1})", cost=2),
     "minimum": Row("f_minimum({0}, {1})", "({0} < {1} ? {0} : {1})", cost=2),

@@ -18,9 +18,10 @@ from crucible.plan.value import Condition, Load, Value
 
 Index = tuple[Int, ...]
 
-# Storage types by the name torch has for them; every floating tensor is of the file's own element type.
+# Storage types by the name torch has for them. A floating tensor of the file's own element type is "scalar".
 STORAGE = {"scalar": "scalar", "int64": "int64_t", "int32": "int32_t", "int16": "int16_t", "int8": "int8_t",
-           "uint8": "uint8_t", "bool": "bool", "accum": "accum"}  # fmt: skip
+           "uint8": "uint8_t", "bool": "bool", "accum": "accum",
+           "float32": "float", "float64": "double", "float16": "__half", "bfloat16": "__nv_bfloat16"}  # fmt: skip
 # Bytes of those that do not follow the element type, and of those that do.
 BYTES = {"int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1}
 SCALAR_BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
@@ -32,11 +33,18 @@ def item_bytes(dtype: str, element: str) -> int:
         return SCALAR_BYTES[element]
     if dtype == "accum":
         return 8 if element == "float64" else 4
-    return BYTES[dtype]
+    return BYTES[dtype] if dtype in BYTES else SCALAR_BYTES[dtype]
 
 
 def kind_of(dtype: str) -> str:
-    return {"scalar": "f", "accum": "f", "bool": "b"}.get(dtype, "l")
+    if dtype in ("scalar", "accum") or dtype in SCALAR_BYTES:
+        return "f"
+    return "b" if dtype == "bool" else "l"
+
+
+def loses(source: str, target: str) -> bool:
+    """Whether a floating type cannot hold every number of another."""
+    return source != target and (target not in ("float32", "float64") or source == "float64")
 
 
 def flat(index: Sequence[Int], shape: Sequence[Int]) -> Int:
@@ -250,6 +258,7 @@ class Program:
     outputs: list[Any] = field(default_factory=list)  # Buffer, or a constant
     gradients: list[Buffer | None] = field(default_factory=list)
     env: dict[fx.Node, Any] = field(default_factory=dict)  # what each node became
+    own: str = ""  # the element type, where there are other floating types beside it: the file is for this one alone
 
     def hint(self, value: Int) -> int:
         return value.hint(self.hints)

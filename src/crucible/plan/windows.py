@@ -75,7 +75,7 @@ def max_pool(low: Lowering, node: Any) -> Any:
         return lambda i: Fold("argmax_window", loops, body(i), k, kind) if loops else _single(body(i), k)
 
     cost = 2 * _size(kernel) * (1 + x.cost if x.buffer is None else 1)
-    values = low.lazy(node, part(0, "f"), [x], cost=cost, folds=bool(loops), shape=shape, dtype="scalar")
+    values = low.lazy(node, part(0, "f"), [x], cost=cost, folds=bool(loops), shape=shape, dtype=x.dtype)
     plain = kernel == stride and not any(padding) and all(d == 1 for d in dilation) and not _ceil(node)
     if plain and loops and values.buffer is None and _beside_contraction(low, node, x, kernel):
         values.pooled = Pooled(x, tuple(kernel), "max", values)

@@ -253,7 +253,8 @@ class Reference:
             mask = truth.masks.get(key)
             rows[key] = {
                 "truth": tensors.save(value, folder, f"t{i}.bin"),
-                "dtype": tensors.dtype_name(_dtype_of(truth.eager.tensors, key)),
+                "dtype": tensors.dtype_name(truth.eager.tensors[_owner(key)].dtype),
+                "ulps": tensors.dtype_name(truth.counted(_owner(key))),
                 "yard": truth.yard[key].to_json(),
                 "terms": truth.terms[key],
                 "mask": None if mask is None else tensors.save(mask, folder, f"m{i}.bin"),
@@ -287,9 +288,9 @@ class Reference:
         return {"variants": found, "folder": message["id"]}
 
 
-def _dtype_of(found: dict[str, torch.Tensor], key: str) -> torch.dtype:
-    """The dtype whose ulps count; sums are added up in float64 from gradients in their own dtype."""
-    return found[f"grad:{key.removeprefix('sum:')}" if key.startswith("sum:") else key].dtype
+def _owner(key: str) -> str:
+    """The tensor whose dtype counts; sums are added up in float64 from gradients in their own dtype."""
+    return f"grad:{key.removeprefix('sum:')}" if key.startswith("sum:") else key
 
 
 def main() -> None:

@@ -78,8 +78,9 @@ class Trial:
         found: dict[str, Any] = self.truth["tensors"][name]
         return found
 
-    def dtype(self, name: str) -> torch.dtype:
-        return tensors.DTYPES[self.row(name)["dtype"]]
+    def ulps(self, name: str) -> torch.dtype:
+        """The type whose ulps count."""
+        return tensors.DTYPES[self.row(name)["ulps"]]
 
     def exact(self, name: str) -> torch.Tensor:
         """The truth of a tensor, in float64."""
@@ -127,7 +128,7 @@ class Trial:
             )
             mask = self.mask(name)
             self._judged[name] = judge(
-                exact.to(place), got.to(place), yard, self.dtype(name), None if mask is None else mask.to(place)
+                exact.to(place), got.to(place), yard, self.ulps(name), None if mask is None else mask.to(place)
             )
         return self._judged[name]
 

@@ -32,6 +32,7 @@ from typing import Any
 import torch
 
 from crucible.exact import Wide
+from crucible.problem import ProblemError
 from crucible.prove.arithmetic import SequentialSums, TensorCores, TF32Operands, mixtures
 from crucible.prove.cases import Spec
 from crucible.prove.compare import LOST, Error, expectations, measure, sampled
@@ -75,6 +76,19 @@ class Truth:
     steady: bool = True
     inputs_changed: list[int] = field(default_factory=list)
     from_eager: bool = False  # float64 could not run: the truth is eager's own result
+    narrow: bool = False  # whether a weight or an input is of a narrower type than float64
+
+    def counted(self, name: str) -> torch.dtype:
+        """The type whose ulps count for a tensor.
+
+        A result of float64 that eager itself has with an error of float32's size was computed in float32 on the way,
+        and only said to be wider: it is held to what it would be held to without.
+        """
+        own = self.eager.tensors[name].dtype
+        if own != torch.float64 or not self.narrow:
+            return own
+        seen = self.terms.get(name, {}).get("eager", 0.0)
+        return torch.float32 if seen > torch.finfo(torch.float32).eps / 64 else own
 
 
 class Bench:
@@ -183,6 +197,11 @@ def find_truth(
     inputs_changed = bench.inputs_changed
     exact = bench.run(state, inputs, cotangents, spec, wide=True)
     truth = Truth(exact, eager)
+    truth.narrow = any(
+        x.dtype != torch.float64
+        for x in [*state.values(), *inputs]
+        if isinstance(x, torch.Tensor) and x.is_floating_point()
+    )
     if exact.error is not None or exact.tensors.keys() != eager.tensors.keys():
         bench.wide_error = exact.error or "it gives other outputs in float64"
         truth.exact, truth.from_eager = eager, True
@@ -327,6 +346,8 @@ def _perturbed_terms(
     for draw in range(3):
         moved = _perturb(state, inputs, cotangents, spec.seed * 37 + draw, float(STEADY_ULPS))
         exact = bench.run(*moved, spec, wide=True)
+        if exact.error is not None:
+            raise ProblemError(f"Model can be called once, and not again with almost the same data: {exact.error}")
         for name, t in truth.exact.tensors.items():
             jumps[name] = jumps.get(name, Error()).merge(measure(t, exact.tensors[name], truth.masks.get(name)))
     smooth = 8.0 * STEADY_ULPS
