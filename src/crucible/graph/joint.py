@@ -19,7 +19,7 @@ from torch import fx
 from torch.utils._sympy.functions import Max
 
 from crucible.graph.capture import Graph
-from crucible.graph.origins import Origins
+from crucible.graph.origins import Origins, origin_of
 from crucible.graph.reach import computed_from
 
 aten = torch.ops.aten
@@ -29,6 +29,13 @@ KEPT = (
     "silu hardswish hardswish_backward hardsigmoid softplus log_sigmoid_forward elu leaky_relu gelu gelu_backward mish "
     "mish_backward hardtanh sigmoid convolution_backward square"
 ).split()
+
+# Those that look at the elements of another tensor in another way; of the first the shape says all.
+RESHAPES = (aten.view.default, aten._unsafe_view.default, aten.reshape.default)
+VIEWS = (
+    *RESHAPES, aten.permute.default, aten.transpose.int, aten.t.default, aten.expand.default, aten.unsqueeze.default,
+    aten.squeeze.dim, aten.squeeze.dims, aten.slice.Tensor, aten.select.int,
+)  # fmt: skip
 
 # Operators outside torch's core table that are better taken apart.
 EXTRA = (
@@ -107,6 +114,7 @@ def _trace(graph: Graph, wanted: list[int], tangible: list[int]) -> tuple[Joint,
             with torch.no_grad():
                 traced = _traced(torch.func.functionalize(traced, remove="mutations"), fakes, tangents)
     traced.graph.eliminate_dead_code()
+    _share(traced.graph)
     holders = [n for n in traced.graph.nodes if n.op == "placeholder"]
     (last,) = [n for n in traced.graph.nodes if n.op == "output"]
     updates, outputs, gradients = _regroup(last.args[0], count, len(graph.outputs))
@@ -168,6 +176,30 @@ def _traced(function: Callable[..., Any], primals: Sequence[Any], tangents: Sequ
     table = decompositions()
     tracer = make_fx(function, decomposition_table=table, tracing_mode="symbolic", _allow_non_fake_inputs=True)
     return tracer(primals, tangents)
+
+
+def _share(graph: fx.Graph) -> None:
+    """One view for several alike: what reads them would have a copy of the same elements for each.
+
+    Three projections of one tensor look at it through three views, say. Results stay apart, as a caller may write into
+    one of them, and so do the forward and its derivatives.
+    """
+    first: dict[tuple[str, ...], fx.Node] = {}
+    for node in list(graph.nodes):
+        size = isinstance(node.meta.get("val"), (int, torch.SymInt))
+        if node.target not in VIEWS and not size or node.op != "call_function":
+            continue
+        if any(user.op == "output" for user in node.users):
+            continue
+        origin = origin_of(node)
+        gradient = origin is not None and origin.gradient and not size
+        what = str(node.target), repr(node.args), repr(node.kwargs)
+        if node.target in RESHAPES:  # sizes may have been written in another way
+            what = "reshaped", repr(node.args[0]), str(tuple(node.meta["val"].shape))
+        same = first.setdefault((*what, str(gradient)), node)
+        if same is not node:
+            node.replace_all_uses_with(same)
+            graph.erase_node(node)
 
 
 def _mutates(node: fx.Node) -> bool:

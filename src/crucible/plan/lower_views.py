@@ -30,7 +30,11 @@ def _reshape(low: Lowering, node: Any) -> Tensor:
     shape = low.result_shape(node)
     if shape == x.shape:
         return x
-    return _view(low, node, x, lambda i: reshaped(i, shape, x.shape))
+    made = _view(low, node, x, lambda i: reshaped(i, shape, x.shape))
+    of = x.flat or x
+    if shape and of.shape and of.shape[-1] == shape[-1]:  # the same rows, counted in another way
+        made.flat = of
+    return made
 
 
 @lowers(aten.permute.default, aten.transpose.int, aten.t.default)

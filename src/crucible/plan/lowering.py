@@ -277,7 +277,9 @@ class Lowering:
         self.program.buffers[name] = buffer
         source = tensor
         if tensor.buffer is None:
-            source = Tensor(tensor.name, tensor.shape, tensor.dtype, tensor.element, tensor.cost, tensor.folds,
+            # What walks over its own rows stores them; behind a view their places may be hard to see.
+            of = tensor if tensor.flat is None or tensor.flat.buffer is not None else tensor.flat
+            source = Tensor(tensor.name, of.shape, tensor.dtype, of.element, tensor.cost, tensor.folds,
                             None, tensor.results, tensor.nodes, tensor.pooled)  # fmt: skip
             tensor.buffer, tensor.cost, tensor.folds = buffer, 0, False
         # Operations between here and there may read it already: from now on they load what this stores.

@@ -128,6 +128,7 @@ class Tensor:
     results: frozenset[str] = frozenset()  # contractions and reductions it is computed from
     nodes: tuple[str, ...] = ()
     pooled: Pooled | None = None
+    flat: Tensor | None = None  # one with the same elements in the same order, of the shape that they were computed in
 
     @property
     def kind(self) -> str:
