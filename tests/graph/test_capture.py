@@ -228,3 +228,40 @@ def test_types_that_no_kernel_takes_are_named(model, dtype, words):
 def test_the_epsilon_of_an_rms_norm_is_that_of_the_type_torch_computes_in(dtype):
     small = torch.full((2, 12), 1e-2, dtype=dtype)
     torch.testing.assert_close(_rms_norm(small, [12]), F.rms_norm(small, [12]))
+
+
+class Autocast(nn.Module):
+    def __init__(self, device, enabled):
+        super().__init__()
+        self.linear, self.device, self.enabled = nn.Linear(3, 3), device, enabled
+
+    def forward(self, x):
+        with torch.autocast(self.device, torch.bfloat16, enabled=self.enabled):
+            return self.linear(x)
+
+
+class Decorated(nn.Module):
+    @torch.autocast("cuda", torch.float16)
+    def forward(self, x):
+        return x @ x.t()
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (Autocast("cuda", True), r'torch\.autocast\("cuda", dtype=torch\.bfloat16\)'),
+        (Autocast("cpu", True), r'torch\.autocast\("cpu", dtype=torch\.bfloat16\)'),
+        (Decorated(), r'torch\.autocast\("cuda", dtype=torch\.float16\)'),
+    ],
+)
+def test_automatic_mixed_precision_is_refused(model, words):
+    """torch makes it inert where there is no GPU: the graph would be of another function."""
+    with pytest.raises(CaptureError, match=words):
+        capture(model, without_memory([torch.randn(4, 3)]))
+    assert torch.autocast.__init__.__name__ == "__init__"
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_automatic_mixed_precision_that_is_switched_off_is_not(device):
+    graph = capture(Autocast(device, False), without_memory([torch.randn(4, 3)]))
+    assert [o.meta["val"].dtype for o in graph.outputs] == [torch.float32]

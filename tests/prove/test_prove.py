@@ -92,6 +92,23 @@ def test_a_reference_that_can_be_differentiated_once_is_unjudged(write):
     assert "can be called once, and not again with almost the same data" in proof.reason.message
 
 
+def test_automatic_mixed_precision_is_judged_on_a_gpu_alone(write):
+    text = """
+        import torch
+        class {}(torch.nn.Module):
+            def forward(self, x):
+                with torch.autocast("cuda", torch.bfloat16):
+                    return x @ x.t()
+        def get_inputs(): return [torch.rand(8, 3)]
+        def get_init_inputs(): return []
+    """
+    proof = crucible.prove(
+        write("r.py", text.format("Model")), write("n.py", text.format("ModelNew")), device="cpu", seed=1, quick=True
+    )
+    assert proof.verdict == "unjudged" and proof.reason is not None
+    assert 'torch.autocast("cuda", dtype=torch.bfloat16)' in proof.reason.message
+
+
 def test_a_random_reference_is_compared_in_eval_mode(write):
     text = """
         import torch

@@ -17,6 +17,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch import fx
 
+from crucible.autocast import switched_on
 from crucible.exact import copied
 from crucible.graph import recurrent
 
@@ -77,11 +78,21 @@ def capture(model: torch.nn.Module, args: Example, *, kwargs: dict[str, Any] | N
     shapes = _grouped(model, pytree.tree_map(_all_free, tuple(args)))
     model, args = _off_meta(model), pytree.tree_map(_allocated, tuple(args))
     try:
-        with warnings.catch_warnings(), _quiet(), _free_lengths(), recurrent.whole(), _own_functions() as functions:
+        with (
+            warnings.catch_warnings(), _quiet(), _free_lengths(), recurrent.whole(), _own_functions() as functions,
+            switched_on() as mixed,
+        ):  # fmt: skip
             warnings.simplefilter("ignore")
             program = export(model, tuple(args), kwargs, dynamic_shapes=shapes, strict=False)
+            if mixed:
+                raise CaptureError(
+                    f"forward() switches automatic mixed precision on, {next(iter(mixed))}, of which torch decides for "
+                    "each operator what it does. Write the types instead, such as x.to(torch.bfloat16)"
+                )
             _detach_where_no_grad(program.graph_module)
             program = program.run_decompositions({})
+    except CaptureError:
+        raise
     except Exception as error:  # torch.export raises many kinds, from many packages
         raise CaptureError(explain(error)) from error
     graph = _graph(program)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from crucible.autocast import switched_on
 from crucible.problem import Problem, ProblemError, load_problem
 from crucible.prove import generate, tensors
 from crucible.prove.cases import Spec
@@ -122,8 +123,13 @@ class Reference:
         """The ATen operators of one forward, in order: a candidate that calls these wraps the reference."""
         inputs = self.problem.inputs(self.problem.shapes_for(self.problem.small_sizes), 0)
         model = self.problem.build(0)
-        with torch.no_grad(), _Recorder() as recorder:
+        with torch.no_grad(), switched_on() as mixed, _Recorder() as recorder:
             model(*self.problem.arguments(inputs))
+        if mixed and self.settings.device.type == "cpu":
+            raise ProblemError(
+                f"Model switches automatic mixed precision on, {next(iter(mixed))}, which does something else on a "
+                "CPU: what it computes on a GPU can be seen on a GPU alone"
+            )
         return list(dict.fromkeys(recorder.names))
 
     def initial(self, message: dict[str, Any]) -> dict[str, Any]:
