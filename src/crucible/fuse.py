@@ -110,6 +110,11 @@ class Fused:
     tuning: Tuning | None = None  # what was measured on the way to it
 
     @property
+    def mixed(self) -> bool:
+        """Whether there are tensors of other floating types beside the element type: the file takes no others."""
+        return bool(self.modes[0].plan.program.own)
+
+    @property
     def unfused(self) -> list[tuple[str, str]]:
         """Operators that stayed torch's, each with the reason."""
         seen: dict[str, str] = {}

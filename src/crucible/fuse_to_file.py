@@ -121,7 +121,7 @@ def fuse_file(
             planned(made)
         if not prove:
             return made
-        for each in dtypes or [None]:  # type: ignore[list-item]
+        for each in [None] if fused.mixed or not dtypes else dtypes:
             made.proofs.append(run(each))
             if not made.proofs[-1].ok:
                 break

@@ -265,3 +265,28 @@ def test_automatic_mixed_precision_is_refused(model, words):
 def test_automatic_mixed_precision_that_is_switched_off_is_not(device):
     graph = capture(Autocast(device, False), without_memory([torch.randn(4, 3)]))
     assert [o.meta["val"].dtype for o in graph.outputs] == [torch.float32]
+
+
+class Followed(nn.Module):
+    """Writes into its second argument what has no gradient, and returns the third as it has become."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, x, state, z):
+        y = self.linear(x)
+        state.lerp_(y.detach(), 0.1)
+        z.relu_()
+        return y * z, z
+
+
+def test_arguments_that_are_written_into_are_results_behind_the_others():
+    graph = capture(Followed(), without_memory([torch.randn(4, 3) for _ in range(3)]))
+    assert graph.changed == ["state", "z"] and graph.returned == {1: "z"}
+    assert len(graph.outputs) == 4 and graph.outputs[1] is None
+    joint = trace(graph)
+    names = [n.name for n in graph.placeholders]
+    reached = {i: [names[k] for k in reach] for i, reach in zip(joint.tangible, joint.reach)}
+    # What is detached has no gradient where only that would.
+    assert reached == {0: ["p_linear_weight", "p_linear_bias", "x", "z"], 2: ["state"], 3: ["z"]}

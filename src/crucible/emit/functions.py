@@ -35,8 +35,16 @@ def functions_text(mode: Mode) -> str:
         "    @staticmethod",
         "    def forward(ctx, *tensors):",
         f"        made, saved, ctx.sizes = _{mode.name}_forward(tensors)",
-        "        ctx.save_for_backward(*saved)",
     ]
+    written = written_arguments(mode)
+    lost = [k for k, _ in written if mode.arguments[k].name in mode.plan.saved]
+    if lost:  # what they held is needed again
+        same = " or ".join(f"t is tensors[{k}]" for k in lost)
+        lines.append(f"        saved = [t.clone() if {same} else t for t in saved]")
+    lines.append("        ctx.save_for_backward(*saved)")
+    lines += [f"        {made[i]} = tensors[{k}].copy_({made[i]})" for k, i in written]
+    if written:
+        lines.append(f"        ctx.mark_dirty({', '.join(f'tensors[{k}]' for k, _ in written)})")
     lines += _aside(mode, aside, made)
     tangible = [f"gradients[{count + _position(mode, i)}]" for i in mode.joint.tangible]
     lines += [
@@ -55,14 +63,25 @@ def functions_text(mode: Mode) -> str:
 def _aside(mode: Mode, aside: list[str], made: dict[int, str]) -> list[str]:
     """Say which results have no gradients: some never, some where all that they come from is frozen."""
     joint, place = mode.joint, _places(mode)
+    written = {made[i]: f"tensors[{k}]" for k, i in written_arguments(mode)}
+    aside = [text for text in aside if text not in written]
     parts = [(made[i], reach) for i, reach in zip(joint.tangible, joint.reach) if i in made]
     everything = {k for _, reach in parts for k in reach}
     some = [(text, reach) for text, reach in parts if set(reach) != everything]  # of all inputs, one is not frozen
+    # An argument that has gradients keeps them, whatever is written into it.
+    some += [(text, []) for text in written if text not in dict(parts)]
+    aside += [text for text, reach in some if not reach and text not in written]
+    some = [(text, reach) for text, reach in some if reach or text in written]
     if not some:
         return [f"        ctx.mark_non_differentiable({', '.join(aside)})"] * bool(aside)
     lines = [f"        aside = [{', '.join(aside)}]"]
     for text, reach in some:
-        lines.append(f"        if not any(ctx.needs_input_grad[k] for k in {tuple(place[k] for k in reach)}):")
+        tests = []
+        if reach:
+            tests.append(f"not any(ctx.needs_input_grad[k] for k in {tuple(place[k] for k in reach)})")
+        if text in written:
+            tests.append(f"not {written[text]}.requires_grad")
+        lines.append(f"        if {' and '.join(tests)}:")
         lines.append(f"            aside.append({text})")
     return [*lines, "        ctx.mark_non_differentiable(*aside)"]
 
@@ -97,6 +116,14 @@ def targets(graph: Graph, arguments: Sequence[Buffer]) -> list[str]:
     names = {graph.sources[n.name].name: b.name for n, b in zip(placeholders, arguments)
              if graph.sources[n.name].kind == "buffer"}  # fmt: skip
     return [names.get(path, "") for path in graph.updates]
+
+
+def written_arguments(mode: Mode) -> list[tuple[int, int]]:
+    """The arguments that the Model writes into, and which output each one's new value is."""
+    names = [n.name for n in mode.graph.placeholders if is_tensor(n)]
+    changed = mode.graph.changed
+    first = len(mode.plan.program.outputs) - len(changed)
+    return [(names.index(name), first + k) for k, name in enumerate(changed)]
 
 
 def results(mode: Mode, updates: bool) -> list[Buffer]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch.utils._pytree as pytree
 
 from crucible.emit.builder_text import CONSTANT
-from crucible.emit.functions import listed, passes_of, results
+from crucible.emit.functions import listed, passes_of, results, written_arguments
 from crucible.emit.host import Mode, is_tensor
 from crucible.plan.program import Buffer
 
@@ -158,30 +158,35 @@ def _gathered(request: Request, mode: Mode) -> list[str]:
 def _mode_body(mode: Mode) -> list[str]:
     lines = []
     run = passes_of(mode)[0]
+    count = 0 if run.updates else len(mode.graph.updates)
+    outputs = mode.plan.program.outputs
+    numbers = {i: count + k for k, i in enumerate(i for i, o in enumerate(outputs) if isinstance(o, Buffer))}
+    written = written_arguments(mode)
+    copies = [f"tensors[{k}].copy_(made[{numbers[i]}])" for k, i in written]
     if mode.joint.wanted:
         loud = "torch.is_grad_enabled() and any(t.requires_grad for t in tensors)"
         inference = (
             f"_{mode.name}_inference(tensors)" if mode.inference is not None else f"_{mode.name}_forward(tensors)[0]"
         )
-        lines.append(f"made = _{mode.name.title()}.apply(*tensors) if {loud} else {inference}")
+        if copies:
+            lines += [f"if {loud}:", f"    made = _{mode.name.title()}.apply(*tensors)", "else:"]
+            lines += [f"    {line}" for line in (f"made = {inference}", *copies)]
+        else:
+            lines.append(f"made = _{mode.name.title()}.apply(*tensors) if {loud} else {inference}")
     else:
         fresh = not run.calls and all(b.role == "made" for b in results(mode, bool(run.updates)))
         given = "tensors" if fresh else "tuple(t.detach() for t in tensors)"
-        lines.append(f"made = _{mode.name}_forward({given})")
-    count = 0 if run.updates else len(mode.graph.updates)
+        lines += [f"made = _{mode.name}_forward({given})", *copies]
     if count:
         lines.append("with torch.no_grad():")
         lines += [f"    self.{name}.copy_(made[{k}])" for k, name in enumerate(mode.graph.updates)]
     for target, _ in run.updates:  # autograd is told, as an operator of torch's would
         lines.append(f"torch.autograd.graph.increment_version(tensors[{list(run.given).index(target)}])")
+    place = {name: f"tensors[{k}]" for name, (k, _) in zip(mode.graph.changed, written)}
     leaves = []
-    k = count
-    for o in mode.plan.program.outputs:
-        if isinstance(o, Buffer):
-            leaves.append(_Name(f"made[{k}]"))
-            k += 1
-        else:
-            leaves.append(o)
+    for i, o in enumerate(outputs[: len(outputs) - len(written)]):
+        own = mode.graph.returned.get(i)
+        leaves.append(_Name(place[own] if own else f"made[{numbers[i]}]") if own or isinstance(o, Buffer) else o)
     lines.append(f"return {_returned(pytree.tree_unflatten(leaves, mode.graph.out_spec))}")
     return lines
 

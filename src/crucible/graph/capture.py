@@ -40,7 +40,11 @@ class Source:
 
 @dataclass
 class Graph:
-    """A captured Model. ``module`` maps placeholders to (updates..., outputs...), without side effects."""
+    """A captured Model, without side effects.
+
+    ``module`` maps placeholders to (updates..., outputs..., changed...): the new values of buffers, what the Model
+    returns, and the new values of arguments that it writes into.
+    """
 
     module: fx.GraphModule
     sources: dict[str, Source]
@@ -50,6 +54,8 @@ class Graph:
     fixed: dict[int, Any] = field(default_factory=dict)  # flattened positions of non-tensor inputs and their values
     arguments: int = 0  # how many flattened arguments forward() was captured with
     notes: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)  # placeholders, in the order of the last outputs
+    returned: dict[int, str] = field(default_factory=dict)  # outputs that are such an argument itself
     functions: list[str] = field(default_factory=list)  # with a backward of their own, of which the graph has nothing
 
     @property
@@ -58,7 +64,7 @@ class Graph:
 
     @property
     def outputs(self) -> list[Any]:
-        """The nodes (or constants) of the user's outputs, flattened."""
+        """The nodes (or constants) of the user's outputs, flattened, and the new values of arguments."""
         return list(self._returned)[len(self.updates) :]
 
     @property
@@ -269,18 +275,31 @@ def _graph(program: Any) -> Graph:
         else:
             raise CaptureError(f"the Model uses {spec.kind.name.lower()} {spec.target}, which is not supported")
     updates: list[str] = []
-    for out in signature.output_specs:
+    changed: dict[Any, str] = {}
+    returned: dict[int, str] = {}
+    module = program.graph_module
+    (last,) = module.graph.find_nodes(op="output")
+    values: dict[Any, list[Any]] = {kind: [] for kind in OutputKind}
+    for out, value in zip(signature.output_specs, last.args[0], strict=True):
         if out.kind is OutputKind.BUFFER_MUTATION:
             updates.append(out.target)
         elif out.kind is OutputKind.USER_INPUT_MUTATION:
-            raise CaptureError(
-                f"forward() changes its argument {out.target} in place; write the result to a new tensor instead"
-            )
+            changed[value] = out.target
         elif out.kind is not OutputKind.USER_OUTPUT:
             raise CaptureError(f"an output of kind {out.kind.name.lower()} is not supported")
-    module = program.graph_module
+        elif value in changed:
+            returned[len(values[out.kind])] = changed[value]
+            value = None
+        values[out.kind].append(value)
+    user, mutated = values[OutputKind.USER_OUTPUT], values[OutputKind.USER_INPUT_MUTATION]
+    if mutated:
+        last.args = ((*values[OutputKind.BUFFER_MUTATION], *user, *mutated),)
+        module.recompile()
     assert program.call_spec.out_spec is not None
-    return Graph(module, sources, updates, program.call_spec.out_spec, constants, fixed, position)
+    return Graph(
+        module, sources, updates, program.call_spec.out_spec, constants, fixed, position,
+        changed=list(changed.values()), returned=returned,
+    )  # fmt: skip
 
 
 def explain(error: Exception) -> str:

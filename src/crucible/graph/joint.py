@@ -234,7 +234,13 @@ def _depends(node: Any, roots: set[fx.Node]) -> bool:
         return False
     if not node.meta["val"].is_floating_point():
         return False
-    return computed_from(node, roots)
+    return computed_from(node, roots, _passes_gradients)
+
+
+def _passes_gradients(node: fx.Node) -> bool:
+    """Whether a result may have a gradient at all; what has several results may."""
+    value = node.meta.get("val")
+    return node.target is not aten.detach.default and (not torch.is_tensor(value) or value.is_floating_point())
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ from crucible.prove.uncompiled import backward
 @dataclass
 class Result:
     """What a call left behind. Tensor names: ``output``, ``output[1]``, ``grad:input 0``, ``grad:conv.weight``,
-    ``buffer:bn.running_mean``."""
+    ``buffer:bn.running_mean``, ``input:0`` (what it wrote into an input)."""
 
     outputs: list[tuple[str, Any]] = field(default_factory=list)
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -71,6 +71,23 @@ def sample_sums(gradient: torch.Tensor) -> torch.Tensor:
     return flat.reshape(flat.shape[0], -1).sum(1) if flat.dim() > 1 else flat.sum().reshape(1)
 
 
+def given(inputs: list[Any], leaves: Collection[int], *, written: bool) -> list[Any]:
+    """What forward() gets. A leaf that wants a gradient may not be written into: in its stead a copy is."""
+    return [x.clone() if written and i in leaves else x for i, x in enumerate(inputs)]
+
+
+def onward(inputs: list[Any], outputs: list[Any], writes: Collection[int]) -> list[tuple[Any, torch.Tensor]]:
+    """Inputs that were written into and have a gradient, and what a caller who goes on with them sends back."""
+    pairs = []
+    for i in writes:
+        x = inputs[i]
+        if x.requires_grad and x.grad_fn is not None and not any(x is v for v in outputs):
+            # Numbers that every type holds: random ones would be others in float64.
+            sent = ((torch.arange(x.numel()) * 7919 + 31 * i) % 257 - 128) / 64
+            pairs.append((x, sent.reshape(x.shape).to(x.device, x.dtype)))
+    return pairs
+
+
 def call(
     model: torch.nn.Module,
     inputs: list[Any],
@@ -78,23 +95,25 @@ def call(
     *,
     seed: int,
     differentiate: bool,
-    input_grads: bool = True,
+    written: bool = False,
     arguments: Callable[[list[Any]], list[Any]] = list,
 ) -> Result:
     """Run the reference once. Exceptions end up in ``error``: a reference may refuse a size, and that is an answer.
 
-    ``arguments`` puts inputs into the containers that forward() expects them in.
+    ``arguments`` puts inputs into the containers that forward() expects them in; ``written``: it writes into some.
     """
     result = Result()
     device = next((x.device for x in inputs if isinstance(x, torch.Tensor)), torch.device("cpu"))
     torch.manual_seed(seed)
     model.zero_grad(set_to_none=True)
     tracked = []
-    if differentiate and input_grads:
+    if differentiate:
         tracked = [(i, x) for i, x in enumerate(inputs) if isinstance(x, torch.Tensor) and x.is_floating_point()]
         for _, x in tracked:
             x.requires_grad_()
     before = random_state(device)
+    inputs = given(inputs, [i for i, _ in tracked], written=written)
+    versions = [x._version if isinstance(x, torch.Tensor) else 0 for x in inputs]
     try:
         with torch.set_grad_enabled(differentiate):
             raw = model(*arguments(inputs))
@@ -108,9 +127,16 @@ def call(
                 result.tensors[output_name(path)] = value.detach()
         for name, buffer in buffers_of(model).items():
             result.tensors[f"buffer:{name}"] = buffer.detach().clone()
+        writes = [
+            i for i, (x, v) in enumerate(zip(inputs, versions, strict=True))
+            if isinstance(x, torch.Tensor) and x._version != v
+        ]  # fmt: skip
+        for i in writes:
+            result.tensors[f"input:{i}"] = inputs[i].detach().clone()
         if differentiate and cotangents is not None and any(result.differentiable):
             result.stage = "backward"
             pairs = [(v, c) for v, c, d in zip(values, cotangents, result.differentiable, strict=True) if d]
+            pairs += onward(inputs, values, writes)
             backward([v for v, _ in pairs], [c for _, c in pairs])
             grads = [(f"input {i}", x) for i, x in tracked]
             grads += [(n, p) for n, p in model.named_parameters() if p.requires_grad]

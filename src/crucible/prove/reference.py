@@ -179,8 +179,10 @@ class Reference:
             "requires_grad": [
                 i
                 for i, x in enumerate(inputs)
-                if trial.grads and self.bench.input_grads and isinstance(x, torch.Tensor) and x.is_floating_point()
+                if trial.grads and isinstance(x, torch.Tensor) and x.is_floating_point()
             ],
+            "written": self.bench.written,
+            "writes": [int(k.removeprefix("input:")) for k in truth.eager.tensors if k.startswith("input:")],
             "cotangents": None
             if cotangents is None
             else [tensors.encode(c, folder, f"cotangent{i}") for i, c in enumerate(cotangents)],

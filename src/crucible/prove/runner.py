@@ -22,7 +22,7 @@ import torch
 from crucible.problem import arranged
 from crucible.prove import shapes, tensors, watch
 from crucible.prove.devices import open_device
-from crucible.prove.execute import buffers_of, random_state, same_bits, shares_memory
+from crucible.prove.execute import buffers_of, given, onward, random_state, same_bits, shares_memory
 from crucible.prove.extensions import ExtensionWatch, anonymous
 from crucible.prove.uncompiled import backward
 
@@ -347,6 +347,7 @@ class Runner:
         inputs, originals = self._inputs(case, mode)
         for i in case["requires_grad"]:
             inputs[i].requires_grad_()
+        leaves, inputs = inputs, given(inputs, case["requires_grad"], written=case["written"])
         wants_grad = case["cotangents"] is not None
         if mode.get("poison", True):
             self.device.poison(max((x.numel() for x in inputs if isinstance(x, torch.Tensor)), default=0))
@@ -395,9 +396,12 @@ class Runner:
             outcome["buffers"] = {
                 name: tensors.save(b, folder, f"b{i}.bin") for i, (name, b) in enumerate(buffers_of(model).items())
             }
+            outcome["written"] = {
+                str(i): tensors.save(_plain_copy(inputs[i]), folder, f"i{i}.bin") for i in case["writes"]
+            }
         if wants_grad:
             outcome["stage"] = "backward"
-            self._backward(model, found, inputs, case, mode, outcome, folder)
+            self._backward(model, found, inputs, leaves, case, mode, outcome, folder)
         # An output that is a view of an input changes with it; that is looked at by itself.
         own = [
             (v, s)
@@ -504,6 +508,7 @@ class Runner:
         model: torch.nn.Module,
         found: list[tuple[str, Any]],
         inputs: list[Any],
+        leaves: list[Any],
         case: dict[str, Any],
         mode: dict[str, Any],
         outcome: dict[str, Any],
@@ -520,15 +525,16 @@ class Runner:
                 pairs.append((value, placed))
         if not pairs:
             return
+        pairs += onward(inputs, [v for _, v in found], case["writes"])
         for i, (_, cotangent) in enumerate(pairs):
             self.device.label(cotangent, f"incoming gradient {i}")
         with self._record(mode, outcome, "backward"):
             backward([v for v, _ in pairs], [c for _, c in pairs])
             self.device.synchronize()
-        leaves = [(f"input {i}", inputs[i]) for i in case["requires_grad"]]
-        leaves += [(n, p) for n, p in model.named_parameters()]
+        named = [(f"input {i}", leaves[i]) for i in case["requires_grad"]]
+        named += [(n, p) for n, p in model.named_parameters()]
         grads: dict[str, Any] = {}
-        for i, (name, leaf) in enumerate(leaves):
+        for i, (name, leaf) in enumerate(named):
             if leaf.grad is None:
                 grads[name] = None
                 continue

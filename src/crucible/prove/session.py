@@ -70,9 +70,14 @@ class Trial:
         return [name for name in self.truth["tensors"] if name.startswith("output")]
 
     @property
+    def forward_names(self) -> list[str]:
+        """Outputs, and what forward() writes into its inputs."""
+        return [name for name in self.truth["tensors"] if name.startswith(("output", "input:"))]
+
+    @property
     def result_names(self) -> list[str]:
-        """Outputs, and gradients where the case has any."""
-        return [name for name in self.truth["tensors"] if name.startswith(("output", "grad:"))]
+        """These, and gradients where the case has any."""
+        return [name for name in self.truth["tensors"] if name.startswith(("output", "input:", "grad:"))]
 
     def row(self, name: str) -> dict[str, Any]:
         found: dict[str, Any] = self.truth["tensors"][name]
@@ -98,7 +103,8 @@ class Trial:
         if name.startswith("grad:"):
             grad = (self.reply.get("grads") or {}).get(name.removeprefix("grad:"))
             return None if grad is None else grad.get("tensor")
-        found = (self.reply.get("buffers") or {}).get(name.removeprefix("buffer:"))
+        kind, _, short = name.partition(":")
+        found = (self.reply.get("written" if kind == "input" else "buffers") or {}).get(short)
         return found if isinstance(found, dict) else None
 
     def got(self, name: str) -> torch.Tensor | None:

@@ -105,7 +105,7 @@ class Bench:
             self.narrow = self.narrow.to(dtype)
         self.wide = build().to(device).double()
         self.wide_error: str | None = None
-        self.input_grads = True  # False for a reference that writes into its inputs
+        self.written = False  # whether the reference writes into its inputs
         self._build, self._dtype = build, dtype
         self._beside: torch.nn.Module | None = None  # the narrow model on the CPU, where the others are not
         self.held: dict[int, State] = {}
@@ -122,44 +122,42 @@ class Bench:
 
     def run_beside(self, state: State, inputs: list[Any], cotangents: list[Any] | None, spec: Spec) -> Result:
         """A run in the narrow dtype on the CPU, with its results where the others are."""
-        result, _ = self._run(self.beside, torch.device("cpu"), state, inputs, cotangents, spec, wide=False)
+        result = self._run(self.beside, torch.device("cpu"), state, inputs, cotangents, spec, wide=False)
         result.tensors = {k: t.to(self.device) for k, t in result.tensors.items()}
         return result
 
     def run(self, state: State, inputs: list[Any], cotangents: list[Any] | None, spec: Spec, *, wide: bool) -> Result:
         model = self.wide if wide else self.narrow
-        result, moved = self._run(model, self.device, state, inputs, cotangents, spec, wide=wide)
+        result = self._run(model, self.device, state, inputs, cotangents, spec, wide=wide)
         if not wide:
+            after = {i: result.tensors.get(f"input:{i}") for i in range(len(inputs))}
             self.inputs_changed = [
-                i
-                for i, (old, new) in enumerate(zip(inputs, moved, strict=True))
-                if isinstance(old, torch.Tensor) and not same_bits(old.to(self.device), new.detach())
+                i for i, new in after.items() if new is not None and not same_bits(inputs[i].to(self.device), new)
             ]
         return result
 
     def _run(
         self, model: torch.nn.Module, device: torch.device, state: State, inputs: list[Any],
         cotangents: list[Any] | None, spec: Spec, *, wide: bool,
-    ) -> tuple[Result, list[Any]]:  # fmt: skip
-        """What the model did, and the inputs as it left them."""
+    ) -> Result:  # fmt: skip
         self.load(model, state)
         model.train(spec.training)
         moved = [_place(x, device, wide) for x in inputs]
         grads = None if cotangents is None else [_place(c, device, wide) for c in cotangents]
         result = self._call(model, moved, grads, spec, wide)
         if result.error is not None and "leaf Variable that requires grad" in result.error:
-            self.input_grads = False
+            self.written = True
             self.load(model, state)
             moved = [_place(x, device, wide) for x in inputs]
             result = self._call(model, moved, grads, spec, wide)
-        return result, moved
+        return result
 
     def _call(
         self, model: torch.nn.Module, inputs: list[Any], cotangents: list[Any] | None, spec: Spec, wide: bool
     ) -> Result:
         with Wide() if wide else contextlib.nullcontext():
             return call(
-                model, inputs, cotangents, seed=spec.seed, differentiate=spec.grads, input_grads=self.input_grads,
+                model, inputs, cotangents, seed=spec.seed, differentiate=spec.grads, written=self.written,
                 arguments=self.arguments,
             )  # fmt: skip
 

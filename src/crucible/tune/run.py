@@ -73,7 +73,7 @@ def tune(source: Path, fused: Fused, gauge: Gauge) -> Tuned:
         gauge("tuning", time.monotonic() - began, budget, text)
 
     say("looking for what was found before")
-    bench = make_bench(source, fused.element, lambda name: say(f"ready: {name}"))
+    bench = make_bench(source, "" if fused.mixed else fused.element, lambda name: say(f"ready: {name}"))
     try:
         search = Search(fused, remake, bench, Store(machine.here()), budget, say=lambda spent, text: say(text))
         tuning = search.run()

@@ -24,31 +24,35 @@ FLUSH_BYTES = 256 << 20  # several times the largest L2 there is
 
 
 class Worker:
-    """One candidate. Between two requests it keeps no memory but its weights."""
+    """One candidate. Between two requests it keeps no memory but its weights.
+
+    ``dtype`` is what all floating tensors are to be, or nothing where they have several types.
+    """
 
     def __init__(self, problem: str, file: str, dtype: str) -> None:
         self.problem = load_problem(Path(problem))
         self.file = file
-        self.dtype = getattr(torch, dtype)
+        self.dtype = getattr(torch, dtype) if dtype else None
         self.model: Any = None
         self.reference: Any = None
 
     def build(self, elements: int) -> dict[str, Any]:
-        self.reference = self.problem.build(0).cuda().to(self.dtype)
+        self.reference = self._typed(self.problem.build(0).cuda())
         self.model = copied(self.reference)
         if self.file != REFERENCE:
             module = import_file(Path(self.file), "crucible_tuned")
-            self.model = module.ModelNew(*self.problem.init_inputs).cuda().to(self.dtype)
+            self.model = self._typed(module.ModelNew(*self.problem.init_inputs).cuda())
             self.model.load_state_dict(self.reference.state_dict())
             if "forward" in module._SOURCES:
-                module._kernels("forward", self.dtype, torch.device("cuda", 0), elements)
+                module._kernels("forward", self.dtype or next(iter(module._SCALARS)), torch.device("cuda", 0), elements)
         return {}
 
     def check(self) -> dict[str, Any]:
         """The distance from float64; from the reference in its own type where memory does not suffice."""
         inputs = self._inputs(0)
         with torch.no_grad():
-            got = [t.clone() for t in _tensors(self.model(*inputs))]
+            copies = pytree.tree_map_only(torch.Tensor, torch.clone, inputs)  # a Model may write into them
+            got = [t.clone() for t in _tensors(self.model(*copies))]
             try:
                 with Wide():
                     truth = _tensors(copied(self.reference).double()(*pytree.tree_map(_wide, inputs)))
@@ -82,10 +86,13 @@ class Worker:
             made = list(self.problem.module.get_inputs())
         return pytree.tree_map(self._placed, made)
 
+    def _typed(self, value: Any) -> Any:
+        return value if self.dtype is None else value.to(self.dtype)
+
     def _placed(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
-        return value.cuda().to(self.dtype) if value.is_floating_point() else value.cuda()
+        return self._typed(value.cuda()) if value.is_floating_point() else value.cuda()
 
 
 def _wide(value: Any) -> Any:

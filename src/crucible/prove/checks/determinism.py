@@ -13,7 +13,7 @@ SCHEDULES = {1: "in descending order", 2: "in random order"}
 
 def run(session: Session, check: Check) -> None:
     trial = _reference_trial(session)
-    exact_names = trial.output_names + [n for n in trial.truth["tensors"] if n.startswith("grad:")]
+    exact_names = trial.forward_names + [n for n in trial.truth["tensors"] if n.startswith("grad:")]
     again = _again(session, trial, exact_names)
     differences = _compare(trial, again, exact_names, "when it is simply made twice")
     orders = ["twice"]

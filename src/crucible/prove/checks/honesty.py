@@ -251,9 +251,9 @@ def _unused_results(session: Session, trial: Trial) -> None:
     dropped = session.execute(trial.spec, _forward_only(trial.case), trial.truth, tolerate=True, **without)
     if dropped.error is not None:
         return
-    same = [n for n in trial.output_names if _equal(trial.got(n), dropped.got(n))]
+    same = [n for n in trial.forward_names if _equal(trial.got(n), dropped.got(n))]
     unwritten = any(r.get("unwritten") for r in dropped.reply.get("outputs", []))
-    if len(same) == len(trial.output_names) and not unwritten:
+    if len(same) == len(trial.forward_names) and not unwritten:
         names = ", ".join(_short(k) for k in kernels[:4])
         raise Refutation(
             Finding(

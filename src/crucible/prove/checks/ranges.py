@@ -97,12 +97,12 @@ def _judge(session: Session, spec: Spec, trial: Any) -> Finding | None:
     structure = output_structure(trial)
     if structure is not None:
         return structure
-    for name in trial.output_names:
+    for name in trial.forward_names:
         judged = trial.judge(name)
         if judged is not None and not judged.ok:
             exact, got = trial.exact(name), trial.got(name)
             assert got is not None
-            text, evidence = hints.describe(name, exact, got, judged)
+            text, evidence = hints.describe(name.replace("input:", "input "), exact, got, judged)
             evidence["case"] = spec.name
             hint = hints.guess(exact, got, judged) if judged.demanded is None else None
             if spec.values in ("offset", "grid_offset") or spec.weights == "offset":

@@ -38,6 +38,8 @@ def judge_side_effects(session: Session, trial: Trial) -> None:
     for name in trial.truth["tensors"]:
         if name.startswith("buffer:"):
             _judge_buffer(session, trial, name)
+        elif name.startswith("input:"):
+            _judge_input(session, trial, int(name.removeprefix("input:")))
 
 
 def judge_changes(trial: Trial) -> None:
@@ -90,3 +92,23 @@ def _judge_buffer(session: Session, trial: Trial, name: str) -> None:
             )
         )
     raise Refutation(Finding("buffers_wrong", f"after forward() {text}", evidence))
+
+
+def _judge_input(session: Session, trial: Trial, number: int) -> None:
+    """What the reference writes into an input is written."""
+    name = f"input:{number}"
+    got, judged = trial.got(name), trial.judge(name)
+    if got is None or judged is None:
+        raise Refutation(Finding("inputs_wrong", f"input {number} is missing or has the wrong shape after forward()"))
+    if judged.ok:
+        return
+    text, evidence = hints.describe(f"input {number}", trial.exact(name), got, judged)
+    evidence["case"] = trial.spec.name
+    before = tensors.decode(trial.case["inputs"][number], session.cases / trial.case["folder"])
+    if same_bits(before, got):
+        raise Refutation(
+            Finding(
+                "inputs_not_updated", f"forward() leaves input {number} alone, the reference writes: {text}", evidence
+            )
+        )
+    raise Refutation(Finding("inputs_wrong", f"after forward() {text}", evidence))
