@@ -34,7 +34,7 @@ from crucible.graph.recurrent import shown
 from crucible.graph.rewrites import run_all
 from crucible.plan.held import pair_up
 from crucible.plan.lower import Unsupported, lower
-from crucible.plan.lowering import name_of
+from crucible.plan.lowering import RESERVED, SIZE, name_of
 from crucible.plan.program import Buffer
 from crucible.plan.same_place import same_place
 from crucible.plan.schedule import Plan, schedule
@@ -351,13 +351,14 @@ def _identifier(graph: Graph, placeholder: str) -> str:
 
 
 def _unique(roles: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    taken = set("accum at counts device dtype kernels made math memory needs nn room saved self sizes specs".split())
-    taken |= set("stages tensors torch".split())
-    taken |= {"max", "min"}  # functions that the text calls
+    """Names of variables, each another, and none that the text around them uses."""
+    taken: set[str] = set()
     out = []
     for name, role in roles:
-        while name in taken or not name.isidentifier():
-            name = f"{name}_" if name.isidentifier() else f"v_{name}"
+        if not name.isidentifier() or name.startswith("_"):
+            name = f"v_{name.lstrip('_')}"
+        while name in taken or name in RESERVED or SIZE.fullmatch(name) or keyword.iskeyword(name):
+            name = f"{name}_"
         taken.add(name)
         out.append((name, role))
     return out

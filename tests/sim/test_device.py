@@ -77,6 +77,32 @@ def test_streams_are_known(run_on_device):
     """)
 
 
+def test_devices_are_known(run_on_device):
+    run_on_device("""
+        def refused(error, function, argument):
+            try:
+                function(argument)
+            except error:
+                return
+            raise AssertionError((function, argument))
+
+        for name in ("current_stream", "default_stream", "synchronize", "set_device", "get_device_name",
+                     "get_device_capability", "get_device_properties"):
+            function = getattr(torch.cuda, name)
+            for device in (0, "cuda", "cuda:0", torch.device("cuda", 0)):
+                function(device)
+            for none, error in (("cpu", ValueError), (1, RuntimeError)):
+                refused(error, function, none)
+        raw = torch._C._cuda_getCurrentRawStream
+        assert raw(0) == torch.cuda.current_stream().cuda_stream
+        with torch.cuda.stream(torch.cuda.Stream()):
+            assert raw(0) == torch.cuda.current_stream().cuda_stream != 0
+        refused(RuntimeError, raw, torch.ones(1).cuda())
+        with torch.cuda.device(0):
+            torch.cuda.current_stream()
+    """)
+
+
 def test_install_after_torch_says_what_to_do(run_on_device):
     said = run_on_device("import torch\nfrom crucible.sim import device\ndevice.install()\n", install=False, expect=1)
     assert "before torch is imported" in said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -40,6 +41,13 @@ OPERAND_COST = 3
 # What an element that is normalised must cost at least to be stored in the stead of a contraction's sum: with cheaper
 # ones the forward pass for gradients, which stores sums, and the one without share their kernels.
 WORTH_STORING = 6
+
+# What the functions of a generated file call themselves and what they use: no tensor is named so.
+RESERVED = frozenset(
+    "accum alone at counts ctx dense device dtype gradients index kernels made math memory needs nn others places room "
+    "saved self sizes specs stages tensors torch any list map max min tuple zip".split()
+)
+SIZE = re.compile(r"s\d+")  # what torch calls a size
 
 # Changes of type: the only operators that take tensors of float64 into kernels that do not compute in it.
 CASTS = {aten._to_copy.default, torch.ops.prims.convert_element_type.default, aten.to.dtype}
@@ -321,7 +329,7 @@ class Lowering:
 
     def buffer_name(self, stem: str, taken: Collection[str] = ()) -> str:
         name, k = stem, 1
-        while name in self.program.buffers or name in taken:
+        while name in self.program.buffers or name in taken or name in RESERVED:
             name, k = f"{stem}_{k}", k + 1
         return name
 

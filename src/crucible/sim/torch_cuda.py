@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.cuda
+from torch.cuda._utils import _get_device_index
 from torch.utils import cpp_extension
 
 from crucible.sim import extension
@@ -98,16 +99,30 @@ def patch(runtime: ctypes.CDLL, glue: ctypes.CDLL, capability: tuple[int, int]) 
             if self.stream is not None:
                 self.stream.__exit__(*exc)
 
+    def known(device: Any = None, answer: Any = None) -> Any:
+        """The answer, but to what is no device, which torch refuses, and to another than the simulated one."""
+        if (index := _get_device_index(device, optional=True)) > 0:
+            raise RuntimeError(f"CUDA error: invalid device ordinal (the simulator has cuda:0 alone, not cuda:{index})")
+        return answer
+
     def current_stream(device: Any = None) -> Stream:
+        known(device)
         return Stream(handle=glue.crucible_current_stream() or 0)
 
+    def raw_stream(index: int) -> int:
+        if not isinstance(index, int):
+            raise RuntimeError("invalid argument to getCurrentStream")
+        return current_stream(index).cuda_stream or 0
+
     def default_stream(device: Any = None) -> Stream:
+        known(device)
         return Stream(handle=0)
 
     def set_stream(stream: Any) -> None:
         glue.crucible_set_current_stream(stream.cuda_stream)
 
     def synchronize(device: Any = None) -> None:
+        known(device)
         runtime.cudaDeviceSynchronize()
 
     properties = types.SimpleNamespace(
@@ -125,10 +140,12 @@ def patch(runtime: ctypes.CDLL, glue: ctypes.CDLL, capability: tuple[int, int]) 
 
     replacements: dict[str, Any] = {
         "_lazy_init": nothing, "init": nothing, "is_available": lambda: True, "is_initialized": lambda: True,
-        "device_count": lambda: 1, "current_device": lambda: 0, "set_device": nothing, "empty_cache": nothing,
+        "device_count": lambda: 1, "current_device": lambda: 0, "set_device": known, "empty_cache": nothing,
         "_is_in_bad_fork": lambda: False, "ipc_collect": nothing,
-        "get_device_name": lambda *_: DEVICE_NAME, "get_device_capability": lambda *_: capability,
-        "get_device_properties": lambda *_: properties, "get_arch_list": lambda: [f"sm_{capability[0]}{capability[1]}"],
+        "get_device_name": lambda device=None: known(device, DEVICE_NAME),
+        "get_device_capability": lambda device=None: known(device, capability),
+        "get_device_properties": lambda device=None: known(device, properties),
+        "get_arch_list": lambda: [f"sm_{capability[0]}{capability[1]}"],
         "is_bf16_supported": lambda *_, **__: True, "can_device_access_peer": lambda *_: False,
         "manual_seed": nothing, "manual_seed_all": nothing, "seed": nothing, "seed_all": nothing,
         "initial_seed": lambda: torch.initial_seed(), "get_rng_state": lambda *_: torch.get_rng_state(),
@@ -146,6 +163,7 @@ def patch(runtime: ctypes.CDLL, glue: ctypes.CDLL, capability: tuple[int, int]) 
         setattr(torch.cuda, key, value)
     torch.cuda.random.manual_seed_all = torch.cuda.manual_seed_all
     torch.cuda.streams.Stream, torch.cuda.streams.Event = Stream, Event  # type: ignore[misc, assignment]
+    torch._C._cuda_getCurrentRawStream = raw_stream  # type: ignore[assignment]
     torch.version.cuda = "12.9"
     cpp_extension.load_inline = extension.load_inline  # type: ignore[assignment]
     cpp_extension.load = extension.load  # type: ignore[assignment]
