@@ -15,6 +15,7 @@ from crucible.plan.stages import Stage, read, written
 STREAM = "reinterpret_cast<cudaStream_t>(stream)"
 # What kernels/mixed.cuh has, where another floating type than the file's own is met.
 MIXED = {"widened", *(f"f_as_{name}" for name in SCALAR_BYTES)}
+WITHIN = {"i_within"}  # and what kernels/within.cuh has
 
 
 @dataclass
@@ -138,6 +139,8 @@ def assemble(
     functions, structs = parts.used()
     if functions & MIXED or any(buffers[b].dtype in SCALAR_BYTES for b in pointers):
         templates = templates | {"mixed.cuh"}
+    if functions & WITHIN:
+        templates = templates | {"within.cuh"}
     made = Functor(
         name, "\n".join(_wrapped(lines)), pointers, sizes, extra, f"run_{name}", functions, structs, templates
     )

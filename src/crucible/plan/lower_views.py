@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -219,7 +220,8 @@ def _picked(low: Lowering, node: Any, chosen: Callable[[Tensor, Index, int], Val
 
     def element(i: Index) -> Value:
         base = flat(tuple(ZERO if d == dim else k for d, k in enumerate(i)), buffer.shape)
-        return Load(buffer.name, base, buffer.kind, ((chosen(index, i, dim), _strides(buffer.shape)[dim]),))
+        at = _within(chosen(index, i, dim), x.shape[dim])
+        return Load(buffer.name, base, buffer.kind, ((at, _strides(buffer.shape)[dim]),))
 
     return low.lazy(node, element, [index], cost=4)
 
@@ -245,13 +247,14 @@ def _index(low: Lowering, node: Any) -> Tensor:
     strides = _strides(buffer.shape)
     rank = max(len(t.shape) for t in given.values())
     dims = sorted(given)
+    at = _wrapped if node.target is aten._unsafe_index.Tensor else lambda i, n: _within(_wrapped(i, n), n)
     front = dims[0] if dims == list(range(dims[0], dims[-1] + 1)) else 0
 
     def element(i: Index) -> Value:
         picked = i[front : front + rank]
         others = iter((*i[:front], *i[front + rank :]))
         base = flat(tuple(ZERO if d in given else next(others) for d in range(len(x.shape))), buffer.shape)
-        dynamic = tuple((_wrapped(broadcast(t, picked), x.shape[d]), strides[d]) for d, t in given.items())
+        dynamic = tuple((at(broadcast(t, picked), x.shape[d]), strides[d]) for d, t in given.items())
         return Load(buffer.name, base, buffer.kind, dynamic)
 
     return low.lazy(node, element, list(given.values()), cost=4)
@@ -263,13 +266,18 @@ def _wrapped(index: Value, extent: Int) -> Value:
     return Op("where", (negative, Op("add", (index, IndexValue(extent)), "l"), index), "l")
 
 
+def _within(index: Value, extent: Int) -> Value:
+    """An index that is not to be trusted."""
+    return Op("within", (index, IndexValue(extent)), "l")
+
+
 @lowers(aten.embedding.default)
 def _embedding(low: Lowering, node: Any) -> Tensor:
     table, index = low.tensor(node.args[0]), low.tensor(node.args[1])
     buffer = low.keep(table, "rows are picked from it by index")
 
     def element(i: Index) -> Value:
-        return Load(buffer.name, i[-1], buffer.kind, ((index.at(i[:-1]), buffer.shape[1]),))
+        return Load(buffer.name, i[-1], buffer.kind, ((_within(index.at(i[:-1]), buffer.shape[0]), buffer.shape[1]),))
 
     return low.lazy(node, element, [index], cost=4)
 
@@ -301,12 +309,25 @@ def _scatter(low: Lowering, node: Any) -> Tensor:
     ):
         raise Unsupported("a scatter of several elements along its dimension")
     source = node.args[3]
+    found = _found_among(low, node.args[2], x.shape[dim])
 
     def element(i: Index) -> Value:
         at = tuple(ZERO if d == dim else k for d, k in enumerate(i))
-        chosen = Op("eq", (index.at(at), IndexValue(i[dim])), "b")
+        place = index.at(at) if found else _within(index.at(at), x.shape[dim])
+        chosen = Op("eq", (place, IndexValue(i[dim])), "b")
         new = low.tensor(source).at(at) if isinstance(source, fx.Node) else low.scalar(source, x.kind)
         return Op("where", (chosen, new, x.at(i)), x.kind)
 
     inputs = [x, index] + ([low.tensor(source)] if isinstance(source, fx.Node) else [])
     return low.lazy(node, element, inputs, cost=3)
+
+
+def _found_among(low: Lowering, index: fx.Node, extent: Int) -> bool:
+    """Whether an index is where an extreme was found among as many elements, as in the derivatives of extremes."""
+    while index.target in (aten.unsqueeze.default, aten.alias.default):
+        index = index.args[0]  # type: ignore[assignment]
+    of = index.args[0] if index.target is operator.getitem else None
+    if not isinstance(of, fx.Node) or of.target not in (aten.min.dim, aten.max.dim):
+        return False
+    shape = low.tensor(of.args[0]).shape
+    return bool(shape) and shape[of.args[1]] == extent  # type: ignore[index]

@@ -82,6 +82,7 @@ TABLE: dict[str, Row] = {
     "as_float32": Row("f_as_float32({0})", cost=1),
     "as_float16": Row("f_as_float16({0})", cost=2),
     "as_bfloat16": Row("f_as_bfloat16({0})", cost=2),
+    "within": Row(None, "i_within({0}, {1})"),  # an index, and of how many (kernels/within.cuh)
     # choices
     "maximum": Row("f_maximum({0}, {1})", "({0} > {1} ? {0} : {1})", cost=2),
     "minimum": Row("f_minimum({0}, {1})", "({0} < {1} ? {0} : {1})", cost=2),
