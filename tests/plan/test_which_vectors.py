@@ -53,6 +53,15 @@ def test_rows_of_another_pitch_must_begin_at_vectors():
 
 
 @pytest.mark.quick
+def test_rows_in_descending_order_begin_at_vectors_too():
+    """The pitch is required twice, once as what it is and once as what goes down."""
+    for width in (W, integer(10)):
+        rows = N * H * W // width
+        v = walked(element((rows - 1 - J // width) * width + J % width))
+        assert v is not None and v.placed and v.whole in ((width,), (-width,))
+
+
+@pytest.mark.quick
 def test_parts_and_places_get_variables_of_their_own():
     v = walked(Op("add", (element(J), element(J // (H * W), "scale")), "f"), by=H * W)
     assert v is not None and v.part is not None and not v.placed and not v.whole
@@ -153,6 +162,7 @@ def test_maps_where_sizes_allow_it(tmp_path, shape, several):
     (SCALED, "4, 8, 12, 10", 1),
     ("x.sum(-1, keepdim=True) + F.softmax(x, -1)", "30, 4100", 1),
     ("x > 0.5", "30, 256", 1),
+    ("x.flip(0) * 2", "6, 12", 1),
 ])  # fmt: skip
 def test_they_are_proven(tmp_path, body, shape, features):
     path, made = fused(tmp_path, body, shape, features)

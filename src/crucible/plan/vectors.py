@@ -186,7 +186,7 @@ class _Along:
     def _require(self, value: Int) -> None:
         if value.constant is not None and value.constant % 2:
             raise _Apart
-        if value.constant is None or value.constant % MOST:
+        if (value.constant is None or value.constant % MOST) and -value not in self.whole:
             self.whole[value] = None
 
     # -- values
