@@ -8,12 +8,14 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import torch
 import torch.utils._pytree as pytree
 
 from crucible.emit.builder_text import CONSTANT
 from crucible.emit.functions import listed, passes_of, results, written_arguments
 from crucible.emit.host import Mode, is_tensor
 from crucible.plan.program import Buffer
+from crucible.plan.symbols import python_text
 
 if TYPE_CHECKING:
     from crucible.emit.file import Request
@@ -87,11 +89,11 @@ def _forward_body(request: Request) -> list[str]:
         lines.append(f'    raise ValueError(f"ModelNew: made for {name}={value!r}, got {{{name}}}")')
     gathered = [_gathered(request, mode) for mode in request.modes]
     if len(request.modes) == 1:
-        return lines + gathered[0] + _mode_body(request.modes[0])
+        return lines + gathered[0] + _mode_body(request, request.modes[0])
     if gathered[0] == gathered[1]:
         lines += gathered[0]
         gathered = [[], []]
-    training, evaluation = (g + _mode_body(mode) for g, mode in zip(gathered, request.modes))
+    training, evaluation = (g + _mode_body(request, mode) for g, mode in zip(gathered, request.modes))
     return [*lines, "if self.training:", *(f"    {line}" for line in training), *evaluation]
 
 
@@ -155,7 +157,7 @@ def _gathered(request: Request, mode: Mode) -> list[str]:
     ]
 
 
-def _mode_body(mode: Mode) -> list[str]:
+def _mode_body(request: Request, mode: Mode) -> list[str]:
     lines = []
     run = passes_of(mode)[0]
     count = 0 if run.updates else len(mode.graph.updates)
@@ -186,21 +188,53 @@ def _mode_body(mode: Mode) -> list[str]:
     leaves = []
     for i, o in enumerate(outputs[: len(outputs) - len(written)]):
         own = mode.graph.returned.get(i)
-        leaves.append(_Name(place[own] if own else f"made[{numbers[i]}]") if own or isinstance(o, Buffer) else o)
-    lines.append(f"return {_returned(pytree.tree_unflatten(leaves, mode.graph.out_spec))}")
+        if own or isinstance(o, Buffer):
+            leaves.append(_Name(place[own] if own else f"made[{numbers[i]}]"))
+        else:
+            leaves.append(_Name(_size(mode, o)) if isinstance(o, (torch.SymInt, torch.SymFloat)) else o)
+    lines.append(f"return {_returned(pytree.tree_unflatten(leaves, mode.graph.out_spec), request)}")
     return lines
 
 
-def _returned(tree: Any) -> str:
+def _size(mode: Mode, value: Any) -> str:
+    """What is computed from sizes alone, by the shapes of the arguments."""
+    tensors = [n.meta["val"] for n in mode.graph.placeholders if is_tensor(n)]
+    shapes = {str(s): f"tensors[{k}].shape[{d}]" for k, t in enumerate(tensors) for d, s in enumerate(t.shape)}
+    text = python_text(value.node.expr)
+    return re.sub(r"\bs\d+\b", lambda found: shapes[found.group()], text)
+
+
+def _returned(tree: Any, request: Request) -> str:
     """The structure of the outputs as Python; torch's own named tuples are made from a tuple."""
-    if type(tree).__module__ == "torch.return_types":
-        return f"torch.return_types.{type(tree).__name__}(({', '.join(map(_returned, tree))},))"
-    if type(tree) in (list, tuple):
-        inner = ", ".join(map(_returned, tree)) + ("," if len(tree) == 1 and type(tree) is tuple else "")
-        return f"[{inner}]" if isinstance(tree, list) else f"({inner})"
-    if type(tree) is dict:
-        return "{" + ", ".join(f"{k!r}: {_returned(v)}" for k, v in tree.items()) + "}"
-    return repr(tree)
+    kind = type(tree)
+    if kind.__module__ == "torch.return_types":
+        return f"torch.return_types.{kind.__name__}(({', '.join(_returned(t, request) for t in tree)},))"
+    if isinstance(tree, (list, tuple)):
+        inner = ", ".join(_returned(t, request) for t in tree)
+        if kind is list:
+            return f"[{inner}]"
+        if hasattr(kind, "_fields"):
+            return f"{_class(kind, request)}({inner})"
+        plain = f"({inner},)" if len(tree) == 1 else f"({inner})"
+        return plain if kind is tuple else f"{_class(kind, request)}({plain})"
+    if isinstance(tree, dict):
+        inner = ", ".join(f"{k!r}: {_returned(v, request)}" for k, v in tree.items())
+        return f"{{{inner}}}" if kind is dict else f"{_class(kind, request)}({{{inner}}})"
+    if isinstance(tree, (_Name, bool, int, float, complex, str, bytes, type(None), torch.dtype)):
+        return repr(tree)
+    raise ValueError(f"forward() returns a {kind.__name__}; return tensors, numbers, lists, tuples and dicts of them")
+
+
+def _class(kind: type, request: Request) -> str:
+    """How a class is reached: one of the Model's file by its name there."""
+    if "<locals>" in kind.__qualname__:
+        raise ValueError(
+            f"forward() returns a {kind.__name__}, a class that is made when it runs; make it beside Model"
+        )
+    outer = kind.__qualname__.partition(".")[0]
+    if any(isinstance(n, ast.ClassDef) and n.name == outer for n in ast.parse(request.source).body):
+        return re.sub(r"^Model\.", "ModelNew.", kind.__qualname__)
+    return f'__import__({kind.__module__!r}, fromlist=["{outer}"]).{kind.__qualname__}'
 
 
 class _Name:

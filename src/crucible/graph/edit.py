@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import detect_fake_mode
 from torch._ops import OpOverload
 from torch.fx.experimental.symbolic_shapes import statically_known_true
@@ -127,7 +128,8 @@ def evaluate(target: Any, args: Any, kwargs: Any) -> Any:
     mode = detect_fake_mode((fake_args, fake_kwargs))
     if mode is None and nodes:  # a call on sizes alone, such as arange
         mode = detect_fake_mode([n.meta.get("val") for n in nodes[0].graph.nodes])
-    with torch.no_grad(), mode or contextlib.nullcontext():
+    # Operators that are made of others take sizes that vary only by way of Python.
+    with torch.no_grad(), enable_python_dispatcher(), mode or contextlib.nullcontext():
         return target(*fake_args, **fake_kwargs)
 
 

@@ -228,7 +228,8 @@ def _to(low: Lowering, node: Any) -> Tensor:
 @lowers(aten.full.default, aten.full_like.default, aten.zeros.default, aten.ones.default, aten.zeros_like.default,
         aten.ones_like.default, aten.new_zeros.default, aten.new_full.default, aten.scalar_tensor.default,
         aten.new_ones.default, aten.empty_like.default, aten.empty.memory_format, aten.new_empty.default,
-        aten.new_empty_strided.default, aten.empty_strided.default, aten.fill.Scalar)  # fmt: skip
+        aten.new_empty_strided.default, aten.empty_strided.default, aten.empty_permuted.default,
+        aten.fill.Scalar)  # fmt: skip
 def _full(low: Lowering, node: Any) -> Tensor:
     name = str(node.target)
     kind = kind_of(low.dtype(node.meta["val"]))

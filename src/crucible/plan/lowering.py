@@ -280,7 +280,8 @@ class Lowering:
             return tensor.buffer
         if tensor.dtype == "float64" and self.element != torch.float64:
             raise Unsupported(f"{tensor.name} of float64 is returned as it came; the kernels compute in float32")
-        name = self.buffer_name(tensor.name)
+        # Operations and buffers are known by name: another's operation does not have this one.
+        name = self.buffer_name(tensor.name, {o.name for o in self._named() if o.node != tensor.name})
         buffer = Buffer(name, tensor.shape, dtype or tensor.dtype, "made")
         self.program.buffers[name] = buffer
         source = tensor
@@ -335,7 +336,10 @@ class Lowering:
 
     def operation_name(self, stem: str) -> str:
         """For a contraction or a reduction, whose results have no buffers yet: no two may have the same."""
-        return self.buffer_name(stem, {o.name for o in self.operations if isinstance(o, (Contract, Reduce))})
+        return self.buffer_name(stem, {o.name for o in self._named()})
+
+    def _named(self) -> list[Contract | Reduce]:
+        return [o for o in self.operations if isinstance(o, (Contract, Reduce))]
 
     def operand(self, tensor: Tensor) -> Tensor:
         """A tensor that a contraction or a window reads again and again."""
@@ -356,7 +360,7 @@ class Lowering:
             if value is None or not isinstance(value, torch.Tensor):
                 results.append(None)
                 continue
-            name = self.buffer_name(f"{node.name}_{k}" if many else node.name)
+            name = self.buffer_name(f"{node.name}_{k}" if many else node.name, {o.name for o in self._named()})
             try:
                 buffer = Buffer(name, self.shape(value), self.dtype(value), "made")
             except Unsupported as refusal:

@@ -1,0 +1,54 @@
+"""Models whose operators take sizes that vary, and tensors that are made empty and filled in parts."""
+
+from __future__ import annotations
+
+import pytest
+
+import crucible
+from crucible.fuse import FuseOptions, fuse_problem
+
+HEAD = """
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class Model(nn.Module):
+"""
+TAIL = """
+
+def get_inputs():
+    return [INPUTS]
+
+
+def get_init_inputs():
+    return []
+"""
+# A rewrite joins the two factors; then the operator that takes the sizes is looked at again.
+INTERPOLATED = """    def forward(self, x, y):
+        return F.interpolate(x * 2.0 * 3.0, size=y.shape[-2:], mode="bilinear")
+"""
+INTERLEAVED = """    def forward(self, x, cos, sin):
+        a, b = x[..., ::2], x[..., 1::2]
+        out = torch.empty_like(x)
+        out[..., ::2] = a * cos - b * sin
+        out[..., 1::2] = a * sin + b * cos
+        return out
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "inputs"),
+    [
+        pytest.param(INTERPOLATED, "torch.randn(2, 3, 4, 5), torch.randn(2, 3, 9, 7)", id="interpolated"),
+        pytest.param(INTERLEAVED, "torch.randn(2, 6, 16), torch.randn(6, 8), torch.randn(6, 8)", id="interleaved"),
+    ],
+)
+def test_proven(tmp_path, body, inputs):
+    reference, new = tmp_path / "reference.py", tmp_path / "new.py"
+    reference.write_text(HEAD + body + TAIL.replace("INPUTS", inputs))
+    fused = fuse_problem(reference, FuseOptions())
+    new.write_text(fused.text)
+    found = crucible.prove(reference, new, device="sim", seed=3, quick=True, timeout=300)
+    assert found.verdict == "proven", found.to_text()[-3000:]
+    assert not any("empty" in name for name, _ in fused.unfused)
