@@ -37,8 +37,9 @@ def functions_text(mode: Mode) -> str:
         f"        made, saved, ctx.sizes = _{mode.name}_forward(tensors)",
     ]
     written = written_arguments(mode)
-    lost = [k for k, _ in written if mode.arguments[k].name in mode.plan.saved]
-    if lost:  # what they held is needed again
+    changed = {mode.arguments[k].name for k, _ in written} | set(targets(mode.graph, mode.arguments))
+    lost = [k for k, b in enumerate(mode.arguments) if b.name in changed and b.name in mode.plan.saved]
+    if lost:  # what they held before they are written is needed again
         same = " or ".join(f"t is tensors[{k}]" for k in lost)
         lines.append(f"        saved = [t.clone() if {same} else t for t in saved]")
     lines.append("        ctx.save_for_backward(*saved)")

@@ -417,7 +417,18 @@ def _global_max_pool(x: Any, size: list[int]) -> Any:
     return values.reshape(shape), indices.reshape(shape)
 
 
+def _of_dense(operator: Any) -> Callable[..., Any]:
+    """Of a matrix or its transpose, as torch finds it in memory; what a file gives torch is dense."""
+    return lambda matrix, *args, **kwargs: operator(matrix.contiguous(), *args, **kwargs)
+
+
+# Operators whose derivative asks how their argument lies.
+DETERMINANTS = [
+    getattr(aten, name).default
+    for name in "det linalg_det _linalg_det slogdet linalg_slogdet _linalg_slogdet logdet".split()
+]
 FORMS: dict[Any, Callable[..., Any]] = {
+    **{operator: _of_dense(operator) for operator in DETERMINANTS},
     aten.scaled_dot_product_attention.default: _attention,
     aten.upsample_linear1d.vec: _upsampled,
     aten.upsample_bilinear2d.vec: _upsampled,

@@ -280,8 +280,9 @@ class Lowering:
             return tensor.buffer
         if tensor.dtype == "float64" and self.element != torch.float64:
             raise Unsupported(f"{tensor.name} of float64 is returned as it came; the kernels compute in float32")
-        # Operations and buffers are known by name: another's operation does not have this one.
-        name = self.buffer_name(tensor.name, {o.name for o in self._named() if o.node != tensor.name})
+        # Operations and buffers are known by name: no operation but the tensor's own has this one.
+        own = {o.name for o in self._named() if o.node == tensor.name or isinstance(o, Contract)} & tensor.results
+        name = self.buffer_name(tensor.name, {o.name for o in self._named()} - own)
         buffer = Buffer(name, tensor.shape, dtype or tensor.dtype, "made")
         self.program.buffers[name] = buffer
         source = tensor

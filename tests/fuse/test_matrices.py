@@ -1,0 +1,38 @@
+"""Determinants of matrices that do not lie in rows: torch takes the matrix or its transpose, by how it lies."""
+
+from __future__ import annotations
+
+import crucible
+from crucible.fuse import FuseOptions, fuse_problem
+
+SOURCE = """
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.across, self.along = nn.Parameter(torch.randn(5, 5).t()), nn.Parameter(torch.randn(5, 5))
+
+    def forward(self, x):
+        of_view = torch.linalg.slogdet(torch.tanh(self.along).t())[1]
+        of_product = torch.logdet(self.along @ self.along.t())
+        return torch.tanh(x) @ self.across, torch.linalg.det(self.across), of_view, of_product
+
+
+def get_inputs():
+    return [torch.randn(7, 5)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_proven(tmp_path):
+    reference, new = tmp_path / "reference.py", tmp_path / "new.py"
+    reference.write_text(SOURCE)
+    new.write_text(fuse_problem(reference, FuseOptions()).text)
+    found = crucible.prove(reference, new, device="sim", seed=3, quick=True, timeout=300)
+    assert found.verdict == "proven", found.to_text()[-3000:]
