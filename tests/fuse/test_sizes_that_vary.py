@@ -35,6 +35,22 @@ INTERLEAVED = """    def forward(self, x, cos, sin):
         out[..., 1::2] = a * sin + b * cos
         return out
 """
+# What a U-Net does with a skip connection: it pads by a difference, or crops where that is negative.
+PADDED = """    def forward(self, a, u):
+        more = a.size(2) - u.size(2)
+        return F.pad(torch.tanh(u), [more // 2, more - more // 2]) + a
+"""
+SCRIPT = """
+import new, reference
+for long, short in ((11, 8), (8, 11), (9, 9), (12, 7), (3, 10)):
+    given = [torch.randn(2, 4, n, requires_grad=True) for n in (long, short)]
+    placed = [x.detach().cuda().requires_grad_() for x in given]
+    wanted, got = reference.Model()(*given), new.ModelNew()(*placed)
+    assert torch.allclose(wanted, got.cpu(), atol=1e-6), (long, short)
+    wanted.square().sum().backward()
+    got.square().sum().backward()
+    assert torch.allclose(given[1].grad, placed[1].grad.cpu(), atol=1e-5), (long, short)
+"""
 
 
 @pytest.mark.parametrize(
@@ -52,3 +68,11 @@ def test_proven(tmp_path, body, inputs):
     found = crucible.prove(reference, new, device="sim", seed=3, quick=True, timeout=300)
     assert found.verdict == "proven", found.to_text()[-3000:]
     assert not any("empty" in name for name, _ in fused.unfused)
+
+
+def test_padded_and_cropped(tmp_path, run_on_device):
+    reference = tmp_path / "reference.py"
+    reference.write_text(HEAD + PADDED + TAIL.replace("INPUTS", "torch.randn(2, 4, 11), torch.randn(2, 4, 8)"))
+    fused = fuse_problem(reference, FuseOptions(strict=True))
+    (tmp_path / "new.py").write_text(fused.text)
+    run_on_device(SCRIPT)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from crucible.plan.index import ONE, ZERO, Int, integer, nonnegative
+from crucible.plan.index import ONE, ZERO, Int, Quotient, integer, nonnegative
 from crucible.plan.lowering import Lowering, Unsupported, broadcast, convert, lowers
 from crucible.plan.program import Index, Tensor, flat, kind_of, reshaped
 from crucible.plan.value import Const, IndexValue, Load, Masked, Op, Value
@@ -159,13 +159,22 @@ def _cat(low: Lowering, node: Any) -> Tensor:
     return low.lazy(node, element, tensors, cost=2)
 
 
+def _rounded(value: Int) -> bool:
+    """Whether a quotient in it may be one of a negative number."""
+    return any(isinstance(a, Quotient) and not nonnegative(a.top) for a in value.atoms())
+
+
 @lowers(aten.constant_pad_nd.default)
 def _pad(low: Lowering, node: Any) -> Tensor:
     x = low.tensor(node.args[0])
-    pads = [low.constant(p) for p in node.args[1]]
+    pads = [low.whole(p) for p in node.args[1]]
+    if any(map(_rounded, pads)):  # kernels round what is negative towards zero
+        if any(map(_rounded, low.result_shape(node))):
+            raise Unsupported("a padding that depends on the size of the input")
+        pads = [low.symbols.by_host(low.number(p)) for p in node.args[1]]
     fill = low.scalar(node.args[2] if len(node.args) > 2 else 0, x.kind)
     rank = len(x.shape)
-    before = [0] * rank
+    before = [ZERO] * rank
     for k in range(len(pads) // 2):
         before[rank - 1 - k] = pads[2 * k]
 

@@ -31,6 +31,11 @@ class Symbols:
             return self.of(value.node.expr)
         return self._convert(value)
 
+    def by_host(self, value: Any) -> Int:
+        """A size that the host computes: Python rounds quotients down."""
+        number = self.of(value)
+        return number if number.constant is not None else self._opaque(value.node.expr)
+
     def _hint(self, node: Any) -> None:
         env = node.shape_env
         for symbol in node.expr.free_symbols:
