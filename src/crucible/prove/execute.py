@@ -44,6 +44,18 @@ def random_state(device: torch.device) -> list[torch.Tensor]:
     return states
 
 
+def modes(model: torch.nn.Module) -> dict[str, bool]:
+    """Whether eval() and train() reach all layers; some Models keep a few of theirs in eval mode."""
+    before = {m: m.training for m in model.modules()}
+    model.eval()
+    found = {"eval": not any(m.training for m in before)}
+    model.train()
+    found["train"] = all(m.training for m in before)
+    for module, training in before.items():
+        module.training = training
+    return found
+
+
 def shares_memory(a: Any, b: Any) -> bool:
     if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
         return False
@@ -122,9 +134,11 @@ def call(
         result.differentiable = [isinstance(v, torch.Tensor) and v.requires_grad for v in values]
         result.drew_random = any(not torch.equal(a, b) for a, b in zip(before, random_state(device), strict=True))
         result.aliases = [[i for i, x in enumerate(inputs) if shares_memory(v, x)] for v in values]
+        held = [*model.parameters(), *model.buffers(), *inputs]  # what has other values in the next run
         for path, value in result.outputs:
             if isinstance(value, torch.Tensor):
-                result.tensors[output_name(path)] = value.detach()
+                lent = any(shares_memory(value, x) for x in held)
+                result.tensors[output_name(path)] = value.detach().clone() if lent else value.detach()
         for name, buffer in buffers_of(model).items():
             result.tensors[f"buffer:{name}"] = buffer.detach().clone()
         writes = [

@@ -16,7 +16,7 @@ from crucible.autocast import switched_on
 from crucible.problem import Problem, ProblemError, load_problem
 from crucible.prove import generate, tensors
 from crucible.prove.cases import Spec
-from crucible.prove.execute import Result
+from crucible.prove.execute import Result, modes
 from crucible.prove.shapes import attributes, signatures, state_layout, tied
 from crucible.prove.small import Work, find_small
 from crucible.prove.uncompiled import spare_the_compiler
@@ -105,6 +105,7 @@ class Reference:
             "signatures": signatures(problem.module.Model),
             "state": state_layout(model),
             "tied": tied(model),
+            "modes": modes(model),
             "attributes": attributes(model),
             "tf32": {"convolutions": self.settings.tf32_convolutions, "matmuls": self.settings.tf32_matmuls},
             "operators": self._operators(),

@@ -22,7 +22,7 @@ import torch
 from crucible.problem import arranged
 from crucible.prove import shapes, tensors, watch
 from crucible.prove.devices import open_device
-from crucible.prove.execute import buffers_of, given, onward, random_state, same_bits, shares_memory
+from crucible.prove.execute import buffers_of, given, modes, onward, random_state, same_bits, shares_memory
 from crucible.prove.extensions import ExtensionWatch, anonymous
 from crucible.prove.uncompiled import backward
 
@@ -243,10 +243,7 @@ class Runner:
     def _try_interface(self, message: dict[str, Any]) -> dict[str, Any]:
         model = self._new_model()
         facts: dict[str, Any] = {}
-        model.eval()
-        facts["eval"] = not any(m.training for m in model.modules())
-        model.train()
-        facts["train"] = all(m.training for m in model.modules())
+        facts.update(modes(model))
         state = {
             k: torch.zeros(shape, dtype=tensors.DTYPES[dtype]) + i % 7
             for i, (k, shape, dtype, _) in enumerate(message["layout"])
@@ -445,7 +442,7 @@ class Runner:
         rows = []
         for path, value in found:
             row: dict[str, Any] = {"path": path, "type": f"{type(value).__module__}.{type(value).__name__}"}
-            row["exact_tensor"] = type(value) is torch.Tensor
+            row["exact_tensor"] = type(value) in (torch.Tensor, torch.nn.Parameter)
             if isinstance(value, torch.Tensor):
                 row.update(
                     shape=list(value.shape),

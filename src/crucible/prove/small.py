@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -68,15 +69,21 @@ class Oracle:
                 ]
             else:
                 inputs = self.problem.inputs(shapes, 0)
-            counter = FlopCounterMode(display=False)
-            with torch.no_grad(), counter:
-                result = self.model(*self.problem.arguments(inputs))
+            try:
+                counter, result = self._counted(inputs, grad=False)
+            except AssertionError:  # the counter does not take layers that return a part of a parameter then
+                counter, result = self._counted(inputs, grad=True)
         except Exception as error:  # noqa: BLE001  whatever a reference raises is a refusal
             self.last_error = error
             return None
         outputs = [leaf for _, leaf in leaves(result) if isinstance(leaf, torch.Tensor)]
         elements = sum(x.numel() for x in (*inputs, *outputs) if isinstance(x, torch.Tensor))
         return Work(counter.get_total_flops() // 2, elements, tuple(tuple(x.shape) for x in outputs))
+
+    def _counted(self, inputs: list[Any], *, grad: bool) -> tuple[FlopCounterMode, Any]:
+        counter = FlopCounterMode(display=False)
+        with torch.set_grad_enabled(grad), counter:
+            return counter, self.model(*self.problem.arguments(inputs))
 
 
 def _changed(problem: Problem, sizes: dict[Dim, int]) -> list[Shape | None]:

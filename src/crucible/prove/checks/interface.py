@@ -172,9 +172,9 @@ def _module_habits(session: Session, check: Check) -> None:
     facts = session.candidate({"op": "interface", "layout": session.problem["state"], "tied": session.problem["tied"]})
     if not facts["ok"]:
         raise Refutation(_construction(facts["error"], session))
-    if not facts["eval"] or not facts["train"]:
-        mode = "eval()" if not facts["eval"] else "train()"
-        raise Refutation(Finding("eval_mode", f"ModelNew.{mode} does not switch the module's mode"))
+    for mode in ("eval", "train"):
+        if session.problem["modes"][mode] and not facts[mode]:
+            raise Refutation(Finding("eval_mode", f"ModelNew.{mode}() does not switch the module's mode"))
     if facts.get("load_error"):
         raise Refutation(
             Finding("load_state_dict", f"the candidate does not load the reference's state_dict: {facts['load_error']}")

@@ -1,0 +1,83 @@
+"""Layers of the reference's that are right, and were taken for wrong: what they return, and which mode they stay in."""
+
+from __future__ import annotations
+
+import pytest
+
+import crucible
+
+HEAD = """
+import torch
+import torch.nn as nn
+"""
+TAIL = """
+
+def get_inputs():
+    return [torch.randn(3, 8, 6)]
+
+
+def get_init_inputs():
+    return []
+"""
+# A layer that returns a part of its parameter.
+POSITIONS = """
+class Positions(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(16, 6))
+
+    def forward(self, length):
+        return self.table[:length]
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.positions = Positions()
+
+    def forward(self, x):
+        return torch.tanh(x + self.positions(x.size(1)))
+"""
+# What is returned has other values when the reference is run again with others.
+WEIGHTS = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(6))
+        self.register_buffer("table", torch.randn(6))
+
+    def forward(self, x):
+        return x * self.weight + self.table, self.weight, self.table
+"""
+FROZEN = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.scale = nn.BatchNorm1d(8), nn.Parameter(torch.randn(6))
+
+    def train(self, mode=True):
+        super().train(mode)
+        self.norm.eval()
+        return self
+
+    def forward(self, x):
+        return self.norm(x) * self.scale
+"""
+
+
+@pytest.mark.parametrize("text", [POSITIONS, WEIGHTS, FROZEN], ids=["part", "weights", "frozen"])
+def test_proven(tmp_path, text):
+    reference, new = tmp_path / "reference.py", tmp_path / "new.py"
+    reference.write_text(HEAD + text + TAIL)
+    new.write_text(HEAD + text.replace("class Model(", "class ModelNew("))
+    proof = crucible.prove(reference, new, device="sim", seed=3, quick=True)
+    assert proof.verdict == "proven", proof.to_text()[-3000:]
+
+
+def test_a_layer_that_stays_in_training_is_refuted(tmp_path):
+    reference, new = tmp_path / "reference.py", tmp_path / "new.py"
+    reference.write_text(HEAD + WEIGHTS + TAIL)
+    stuck = "    def train(self, mode=True):\n        return super().train(True)\n\n    def forward"
+    new.write_text(HEAD + WEIGHTS.replace("class Model(", "class ModelNew(").replace("    def forward", stuck))
+    proof = crucible.prove(reference, new, device="sim", seed=3, quick=True)
+    assert proof.reason is not None and proof.reason.code == "eval_mode"
