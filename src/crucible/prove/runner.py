@@ -399,11 +399,12 @@ class Runner:
         if wants_grad:
             outcome["stage"] = "backward"
             self._backward(model, found, inputs, leaves, case, mode, outcome, folder)
-        # An output that is a view of an input changes with it; that is looked at by itself.
+        # An output that is a view of an input, or of a weight, changes with it; that is looked at by itself.
+        lent = [*inputs, *model.state_dict(keep_vars=True).values()]
         own = [
             (v, s)
             for (_, v), s in zip(found, snapshots, strict=True)
-            if s is not None and s.numel() <= COMPARED and not any(shares_memory(v, x) for x in inputs)
+            if s is not None and s.numel() <= COMPARED and not any(shares_memory(v, x) for x in lent)
         ]
         self._compare_later(own, alive, outcome)
         self.previous = own
