@@ -29,6 +29,23 @@ def get_init_inputs():
     return []
 """
 
+SYSTEMS = """
+import torch
+
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.linalg.cholesky(x) * 2, torch.linalg.inv(x + 1)
+
+
+def get_inputs():
+    return [torch.eye(5).repeat(3, 1, 1)]
+
+
+def get_init_inputs():
+    return []
+"""
+
 
 def test_proven(tmp_path):
     reference, new = tmp_path / "reference.py", tmp_path / "new.py"
@@ -36,3 +53,21 @@ def test_proven(tmp_path):
     new.write_text(fuse_problem(reference, FuseOptions()).text)
     found = crucible.prove(reference, new, device="sim", seed=3, quick=True, timeout=300)
     assert found.verdict == "proven", found.to_text()[-3000:]
+
+
+def test_what_cannot_be_computed_is_an_error(tmp_path, run_on_device):
+    (tmp_path / "reference.py").write_text(SYSTEMS)
+    (tmp_path / "new.py").write_text(fuse_problem(tmp_path / "reference.py", FuseOptions()).text)
+    run_on_device("""
+        import new, reference
+        model = new.ModelNew()
+        right = torch.eye(5).repeat(3, 1, 1)
+        for got, wanted in zip(model(right.cuda()), reference.Model()(right)):
+            assert torch.allclose(got.cpu(), wanted)
+        for wrong in (-right, torch.zeros(3, 5, 5)):
+            try:
+                model(wrong.cuda())
+            except torch.linalg.LinAlgError:
+                continue
+            raise AssertionError("no error")
+    """)

@@ -158,6 +158,8 @@ def call_text(mode: Mode, stage: Call) -> list[str]:
     if len(results) == 1 and results[0] is not None and not isinstance(node.meta["val"], (tuple, list)):
         assert results[0].buffer is not None
         return [f"{results[0].buffer.name} = {call}.contiguous()  # torch's own: {extern.reason}"]
+    if results == [None]:
+        return [f"{call}  # torch's own: {extern.reason}"]
     lines = [f"made = {call}  # torch's own: {extern.reason}"]
     for k, t in enumerate(results):
         if t is not None and t.buffer is not None:

@@ -109,8 +109,8 @@ class Lowering:
         if isinstance(value, (int, float, torch.SymInt, torch.SymFloat, torch.SymBool, bool)):
             return value
         handler = HANDLERS.get(node.target)
-        if value is None and not node.users:
-            return None  # what torch only checks
+        if value is None and not node.users:  # what torch only checks
+            return self.extern(node, "it says what could not be computed") if self._checks_values(node) else None
         if handler is None:
             return self.extern(node, f"{_op_name(node)} is not among the operators that can be fused")
         if self._in_double(node):
@@ -119,6 +119,10 @@ class Lowering:
             return handler(self, node)
         except (Unsupported, NotImplementedError) as refusal:
             return self.extern(node, str(refusal))
+
+    def _checks_values(self, node: Any) -> bool:
+        """Whether a node raises an error for what another could not compute."""
+        return node.target is aten._linalg_check_errors.default and not computed_from(node, self.joint.tangents)
 
     def _in_double(self, node: Any) -> bool:
         """Whether a node computes in float64 where kernels do not; they do take its results, and numbers."""
@@ -354,7 +358,7 @@ class Lowering:
         inputs = [self.env[n] for n in node.all_input_nodes if isinstance(self.env[n], Tensor)]
         for t in inputs:
             self.keep(t, "torch's own operator reads it")
-        values = node.meta["val"]
+        values = node.meta.get("val")
         many = isinstance(values, (tuple, list))
         results: list[Tensor | None] = []
         for k, value in enumerate(values if many else [values]):

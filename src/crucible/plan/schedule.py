@@ -190,7 +190,8 @@ def _needed(seen: list[Seen], roots: set[str]) -> set[int]:
         if isinstance(o, Keep):
             wanted = o.buffer.name in buffers
         elif isinstance(o, Extern):
-            wanted = any(t is not None and t.buffer is not None and t.buffer.name in buffers for t in o.results)
+            made = [t for t in o.results if t is not None]  # what makes nothing is there for its error
+            wanted = not made or any(t.buffer is not None and t.buffer.name in buffers for t in made)
         else:
             wanted = o.name in results
         if wanted:
