@@ -125,6 +125,15 @@ def test_strict_refuses_with_the_list(problem):
 
 
 @quick
+def test_values_that_the_file_is_made_for_are_told(problem):
+    path = problem()
+    path.write_text(path.read_text().replace("(self, x)", "(self, x, start: int = 3, *, mode='plain')"))
+    done = run(path, "--no-prove")
+    assert done.exit_code == 0 and "made for        start=3, mode='plain'" in done.output
+    assert "made for" not in run(problem(name="other.py"), "--no-prove").output
+
+
+@quick
 def test_json(problem, tmp_path):
     path, out = problem("return torch.softmax(x, 1), x.max()"), tmp_path / "plan.json"
     assert run(path, "--no-prove", "--json", out, "--gpu", "a100", "--explain").exit_code == 0

@@ -138,6 +138,7 @@ class Explanation:
     modes: tuple[str, ...] = field(default_factory=tuple)
     tuning: Tuning | None = None  # what was measured, where anything was
     operators: tuple[Operator, ...] = ()
+    fixed: tuple[str, ...] = ()  # arguments that are no tensors, with the values that the file is made for
 
     def to_json(self) -> dict[str, Any]:
         """A document with plain types only; ``schema`` counts up when a key changes its meaning."""
@@ -185,6 +186,7 @@ def explain(fused: Fused, gpu: Gpu) -> Explanation:
         fused.name, fused.element, fused.options.chosen_engine, fused.options.precision, gpu, tuple(inputs),
         tuple(passes), tuple(fused.unfused), tuple(fused.rewrites), tuple(m.name for m in fused.modes),
         fused.tuning, tuple(o for m in fused.modes for o in operators_of(m, fused.name)),
+        tuple(f"{name}={value!r}" for name, value in fused.request.fixed) if fused.request is not None else (),
     )  # fmt: skip
 
 

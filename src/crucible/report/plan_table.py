@@ -24,6 +24,8 @@ def show_summary(e: Explanation, console: Console) -> None:
             table.add_row(title(p, len(e.modes)), escape(count_text(p) + time))
     table.add_row("speed of light", escape(f"{e.gpu.title}, {sizes}"))
     table.add_row("left to torch", escape("; ".join(name for name, _ in e.unfused) or "nothing"))
+    if e.fixed:
+        table.add_row("made for", escape(", ".join(e.fixed)))
     table.add_row("rewrites", escape(f"{len(e.rewrites)}" if e.rewrites else "none"))
     if e.tuning is not None:
         table.add_row("tuned", escape(tuning.sentence(e.tuning)))
