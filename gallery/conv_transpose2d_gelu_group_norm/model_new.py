@@ -4754,7 +4754,7 @@ __device__ __forceinline__ void held_lines(const P& p, const R& r, const HeldPar
     const int aside = part.count - H::LINES;
     if (n >= aside || static_cast<int>(threadIdx.x) % 32 != 0) return;
     barrier_expect(back, OWN * 4);
-    bulk_copy_leaving(first + SLOTS * H::LINE * 4, aside_at(s % 2 == 0 ? aside - 1 - n : n), OWN * 4, back, kept_in_l2(false));
+    bulk_copy_leaving(first + SLOTS * H::LINE * 4, aside_at(s % 2 == 0 ? aside - 1 - n : n), OWN * 4, back, kept_in_l2(true));
   };
   // Line `number` of all that take slots in turn has been copied.
   const auto copied = [&](unsigned number) {
