@@ -4448,9 +4448,6 @@ struct Holding {
 constexpr int HELD_BLOCKS = 160, HELD_GROUPS = 16;  // at most
 constexpr int HELD_COMMON = 8;  // numbers that a row's elements have in common, at most
 constexpr int HELD_LEAST = 4;   // lines of a sample that a block has
-constexpr int HELD_MOST = 128;  // the same where they are held in part: sums of more would lose digits
-constexpr int HELD_STAYS = 8;   // lines put aside last, which are kept in L2
-constexpr int HELD_LINE = 16;   // what a line costs beside its columns, in columns
 
 template <class W, class P>
 struct Hold {
@@ -4462,57 +4459,29 @@ struct Hold {
   static constexpr int RING = 0, LANDINGS = RING + W::SLOTS * S::SLOT_BYTES, WEIGHTS = LANDINGS + W::LANDINGS * S::LANDING_BYTES;
   static constexpr int TABLE = WEIGHTS + (STEPS - KEPT) * TAP_BYTES, PARTS = TABLE + PAIR_ROWS * HELD_COMMON * 4;
   static constexpr int SHARES = PARTS + 2 * 2 * PAIR_ROWS * 8, BARRIERS = SHARES + HELD_BLOCKS * 4;
-  static constexpr int MOST = 7;  // lines
-  static constexpr int FIRST = BARRIERS + ((2 * W::SLOTS + W::LANDINGS + 2 * MOST + 2 + W::WARPS) * 8 + 127) / 128 * 128;  // of the lines
+  static constexpr int MOST = 8;  // lines
+  static constexpr int FIRST = BARRIERS + ((2 * W::SLOTS + W::LANDINGS + 2 * MOST + 2) * 8 + 127) / 128 * 128;  // of the lines
   static constexpr int LINES = (232448 - FIRST) / (LINE * 4) < MOST ? (232448 - FIRST) / (LINE * 4) : MOST;
   static constexpr int shared_bytes = FIRST + LINES * LINE * 4;
-  // Slots that lines take in turn: where samples are held in part, the last slot is for lines that come back, and then for the
-  // sample's last line.
-  static __host__ __device__ constexpr int slots(bool partly) { return partly ? LINES - 1 : LINES; }
-  // Where a sample's moments go, those of the sample two before have been read: its slots have come round since.
-  static_assert(MOST <= 3 * (HELD_LEAST - 1) - 2, "lines of two samples and of a third but one");
 };
 
-// How samples are cut: strips, and lines of each strip; no strips where that does not pay or fit. Small samples are taken several at
-// a time, each by a team of blocks. Of large ones a block keeps its last lines only.
+// How samples are cut: strips, and lines of each strip. None where a block could not keep its part.
 struct HeldCut {
   int strips = 0, segments = 0, each = 0, longer = 0;  // lines of each segment; so many have one more
-  int teams = 1;
-  bool partly = false;
-  int64_t cost = 0;  // columns that a block computes one after another, for comparisons
 };
 
 #if CRUCIBLE_HAS_WGMMA
-// A team's samples: how many, and which one the s-th is. Those that are held in part have all blocks for one team.
-template <bool PARTLY>
-__device__ __forceinline__ int held_samples(Index all) {
-  return PARTLY ? static_cast<int>(all) : (static_cast<int>(all) + static_cast<int>(gridDim.z - 1 - blockIdx.z)) / static_cast<int>(gridDim.z);
-}
-template <bool PARTLY>
-__device__ __forceinline__ Index held_sample(int s) {
-  return PARTLY ? s : s * static_cast<int>(gridDim.z) + static_cast<int>(blockIdx.z);
-}
-
-// Copies leave L2 first, or like others.
-__device__ __forceinline__ uint64_t kept_in_l2(bool stays) {
-  uint64_t first, normal;
-  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(first));
-  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(normal));
-  return stays ? normal : first;
-}
-
-// What a block has of every sample of its team. These numbers, and what is in a sample, are small whatever a tensor's
-// indices are.
+// What a block has of every sample.
 template <class P>
 struct HeldPart {
-  int lines, width, strip, first, count;
+  Index lines, width, strip, first, count;
   __device__ __forceinline__ HeldPart(const P& p, const HeldCut& cut, int strip_, int segment)
-      : lines(static_cast<int>(p.extent(2))), width(static_cast<int>(p.extent(3))), strip(strip_), first(segment * cut.each + (segment < cut.longer ? segment : cut.longer)),
+      : lines(p.extent(2)), width(p.extent(3)), strip(strip_), first(segment * cut.each + (segment < cut.longer ? segment : cut.longer)),
         count(cut.each + (segment < cut.longer ? 1 : 0)) {}
   // Columns whose statistics are this block's: those that begin where strips do, whatever it stores.
   __device__ __forceinline__ int columns() const {
-    const int rest = width - strip * P::Box::at(3);
-    return rest < P::Box::at(3) ? rest : P::Box::at(3);
+    const Index rest = width - strip * P::Box::at(3);
+    return static_cast<int>(rest < P::Box::at(3) ? rest : P::Box::at(3));
   }
 };
 #endif
@@ -4526,6 +4495,13 @@ struct HeldPart {
 namespace crucible {
 
 #if CRUCIBLE_HAS_WGMMA
+// Copies of the input leave L2 first, as it is read once, but for lines that another block reads later.
+__device__ __forceinline__ uint64_t kept_in_l2(bool stays) {
+  uint64_t first, normal;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(first));
+  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(normal));
+  return stays ? normal : first;
+}
 __device__ __forceinline__ void copy_leaving(unsigned to, const void* from, uint64_t policy) {
   asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(__cvta_generic_to_global(from)), "l"(policy) : "memory");
 }
@@ -4627,31 +4603,29 @@ struct WholeLines {
 
 // A warp that copies units of eight channels and rounds them. Each unit has a buffer of its own, which its warp fills with the
 // next line as soon as it has read the last: the input comes at the rate of what is on its way.
-template <bool PARTLY, class Lines, class W, class P>
+template <class Lines, class W, class P>
 __device__ __forceinline__ void held_input(const P& p, const Packed& packed, const HeldPart<P>& part, unsigned char* shared, unsigned full, unsigned empty,
                                            unsigned landed, int mine, Index i3) {
   using S = Strip<W, P>;
   using H = Hold<W, P>;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
   Lines from(p, i3);
   StripRounder<W, P> rounder{power_of_two(packed.input())};
   if (S::UNITS < W::WARPS && mine >= S::UNITS) return;
   // What is asked for: first lines are the last of the block above.
-  Index sample = held_sample<PARTLY>(0);
-  int line = 0;
+  Index sample = 0, line = 0;
   const auto next = [&]() {
-    // The input leaves L2 first, as it is read once, but for lines that another block reads later.
     from.place(sample, part.first + line + P::Shift::at(2), line < S::REACH);
-    if (++line == part.count + S::REACH) line = 0, sample += PARTLY ? 1 : static_cast<Index>(gridDim.z);
+    if (++line == part.count + S::REACH) line = 0, ++sample;
   };
   const auto landing = [&](int unit) { return shared + H::LANDINGS + unit * S::LANDING_BYTES; };
   const auto ask = [&](int unit) { from.ask(unit, landing(unit), landed + unit * 8); };
   next();
 #pragma unroll 1
   for (int unit = mine; unit < S::UNITS; unit += W::WARPS) ask(unit);
-  bool more = true;
 #pragma unroll 1
-  for (unsigned n = 0; more; ++n) {
-    more = sample < p.batches();
+  for (unsigned n = 0, all = static_cast<unsigned>(p.batches() * (part.count + S::REACH)); n < all; ++n) {
+    const bool more = n + 1 < all;
     if (Lines::EARLY && more) next();
     const unsigned slot = n % W::SLOTS;
 #pragma unroll(Lines::EARLY ? (S::UNITS + W::WARPS - 1) / W::WARPS : 1)
@@ -4660,7 +4634,7 @@ __device__ __forceinline__ void held_input(const P& p, const Packed& packed, con
       if (S::UNITS % W::WARPS != 0 && unit >= S::UNITS) break;
       barrier_wait(landed + unit * 8, n & 1);
       unsigned words[rounder.TILES];
-      int own = static_cast<int>(threadIdx.x) % 32;
+      int own = lane;
       if (!Lines::EARLY) asm volatile("" : "+r"(own));  // what depends on it is computed anew
       rounder.load(reinterpret_cast<const scalar*>(landing(unit)), own, words);
       __syncwarp();
@@ -4675,9 +4649,9 @@ __device__ __forceinline__ void held_input(const P& p, const Packed& packed, con
     }
     publish();
     __syncwarp();
-    if (static_cast<int>(threadIdx.x) % 32 == 0) barrier_arrive(full + slot * 8);
+    if (lane == 0) barrier_arrive(full + slot * 8);
   }
-  if (rounder.watch.seen.spoilt() && static_cast<int>(threadIdx.x) % 32 == 0) *packed.again = 1;
+  if (rounder.watch.seen.spoilt() && lane == 0) *packed.again = 1;
 }
 #endif
 
@@ -4715,204 +4689,139 @@ __device__ __forceinline__ float m2_of(float2 word) {
   return bits == HELD_INFINITE ? INFINITY : __uint_as_float(bits);
 }
 
-// Bulk copies from shared to global memory, a thread's in the order in which it began them, and back, as bulk_copy.
-__device__ __forceinline__ void bulk_store(void* to, unsigned from, unsigned bytes, uint64_t policy) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group.L2::cache_hint [%0], [%1], %2, %3;\ncp.async.bulk.commit_group;" ::"l"(
-                   __cvta_generic_to_global(to)), "r"(from), "r"(bytes), "l"(policy) : "memory");
-}
-__device__ __forceinline__ void bulk_copy_leaving(unsigned to, const void* from, unsigned bytes, unsigned barrier, uint64_t policy) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to),
-               "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier), "l"(policy) : "memory");
-}
-// Until what bulk stores copy has been read, and until it is there.
-__device__ __forceinline__ void bulk_stores_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
-__device__ __forceinline__ void bulk_stores_done() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
-
-// A warp that has 16 rows of every line: it tells the block's moments, waits for those of its team's others, and stores. Where a
-// sample is held in part, lines for which there is no room are put aside as they are, in memory that nobody else reads, and each
-// comes back when a line of the next sample takes its turn: the last one first, which may be in L2 still, and whose place there is
-// the next one's. Both are bulk copies, one of the rows of a warp, for which it waits elsewhere.
-template <bool PARTLY, class W, class P, class R>
+// A warp that has 16 rows of every line: it tells the block's moments, waits for those of all others, and stores.
+template <class W, class P, class R>
 __device__ __forceinline__ void held_lines(const P& p, const R& r, const HeldPart<P>& part, const HeldCut& cut, unsigned char* shared,
-                                           unsigned long long* words, unsigned held, unsigned free, unsigned told, unsigned back, int mine) {
+                                           unsigned long long* words, unsigned held, unsigned free, unsigned told, int mine) {
   using H = Hold<W, P>;
-  constexpr int REP = R::HELD_ROWS, GROUPS = 16 / REP, EACH = HELD_BLOCKS / 32, TOGETHER = GROUPS < 2 ? GROUPS : 2, SLOTS = H::slots(PARTLY);
-  constexpr int OWN = 16 * H::BOX;  // elements of a line that are this warp's
-  const int samples = held_samples<PARTLY>(p.batches()), rows = static_cast<int>(p.rows());
+  constexpr int REP = R::HELD_ROWS, GROUPS = 16 / REP, EACH = HELD_BLOCKS / 32, TOGETHER = GROUPS < 2 ? GROUPS : 2;
+  const Index samples = p.batches(), rows = p.rows();
   const int blocks = cut.strips * cut.segments;
   typename R::Held* const table = reinterpret_cast<typename R::Held*>(shared + H::TABLE);
   static_assert(sizeof(typename R::Held) <= HELD_COMMON * 4, "what rows have in common");
-  const unsigned first = shared_address(shared + H::FIRST) + mine * OWN * 4;
-  back += mine * 8;
-  // Where a line is put aside.
-  const auto aside_at = [&](int place) {
-    const int64_t block = static_cast<int64_t>(blockIdx.y * gridDim.x + blockIdx.x) * (cut.each + (cut.longer > 0 ? 1 : 0) - H::LINES);
-    return static_cast<float*>(p.aside()) + (block + place) * H::LINE + mine * OWN;
-  };
-  // The n-th line of sample s that comes back, if there is one: of every second sample they lie in the other order.
-  const auto ask = [&](int s, int n) {
-    const int aside = part.count - H::LINES;
-    if (n >= aside || static_cast<int>(threadIdx.x) % 32 != 0) return;
-    barrier_expect(back, OWN * 4);
-    bulk_copy_leaving(first + SLOTS * H::LINE * 4, aside_at(s % 2 == 0 ? aside - 1 - n : n), OWN * 4, back, kept_in_l2(true));
-  };
-  // Line `number` of all that take slots in turn has been copied.
-  const auto copied = [&](unsigned number) {
-    bulk_stores_read();
-    __syncwarp();
-    barrier_arrive(free + number % SLOTS * 8);
-  };
+  unsigned number = 0;
 #pragma unroll 1
-  for (int turn = PARTLY ? 0 : 1; turn < (PARTLY ? 2 * samples + 1 : 2 * samples); turn += PARTLY ? 1 : 2) {
-    const bool aside = PARTLY && turn % 2 == 0;  // lines are put aside, and those of the last sample come back
-    const int s = turn / 2;
+  for (Index s = 0; s < samples; ++s) {
     // Opaque, so that what depends on it is computed anew for each sample: there are few registers.
     int lane = static_cast<int>(threadIdx.x) % 32;
-    asm volatile("" : "+r"(lane));
-    if (!aside) {
-      int lines = part.count, columns = part.columns(), height = part.lines, width = part.width;
-      asm volatile("" : "+r"(lines), "+r"(columns), "+r"(height), "+r"(width));
-      const int own = mine * 16 + (lane & 15);
-      const unsigned tag = (static_cast<unsigned>(s) / 2 + 1) & 1;
-      unsigned long long* const all = words + (static_cast<int>(s % 2) * HELD_GROUPS * HELD_BLOCKS + static_cast<int>(blockIdx.z) * blocks);
-      barrier_wait(told + s % 2 * 8, static_cast<unsigned>(s) / 2 & 1);
-      {
-        // All rows have as many elements. Of a group each lane has a row.
-        const float2* const parts = reinterpret_cast<const float2*>(shared + H::PARTS) + s % 2 * 2 * PAIR_ROWS + own;
-        const float2 one = parts[0], two = parts[PAIR_ROWS];
-        // The second warpgroup's share of the lines: of an odd number one more in every second sample.
-        const float of_two = __fdividef(static_cast<float>((lines + (s & lines & 1)) / 2), static_cast<float>(lines));
-        const float count = static_cast<float>(lines) * static_cast<float>(columns);
-        const float d = two.x - one.x;
-        const bool both = of_two > 0.0f && of_two < 1.0f;
-        const float mine_mean = both ? fmaf(d, of_two, one.x) : of_two > 0.0f ? two.x : one.x;
-        float mean = mine_mean, m2 = both ? one.y + two.y + d * d * (count * of_two * (1.0f - of_two)) : of_two > 0.0f ? two.y : one.y;
+    int lines = static_cast<int>(part.count), columns = part.columns(), height = static_cast<int>(part.lines), width = static_cast<int>(part.width);
+    asm volatile("" : "+r"(lane), "+r"(lines), "+r"(columns), "+r"(height), "+r"(width));
+    const int row = mine * 16 + (lane >> 3), own = mine * 16 + (lane & 15);
+    const unsigned tag = (static_cast<unsigned>(s) / 2 + 1) & 1;
+    unsigned long long* const all = words + static_cast<int64_t>(s % 2) * HELD_GROUPS * HELD_BLOCKS;
+    barrier_wait(told + s % 2 * 8, static_cast<unsigned>(s) / 2 & 1);
+    {
+      // All rows have as many elements. Of a group each lane has a row.
+      const float2* const parts = reinterpret_cast<const float2*>(shared + H::PARTS) + s % 2 * 2 * PAIR_ROWS + own;
+      const float2 one = parts[0], two = parts[PAIR_ROWS];
+      // The second warpgroup's share of the lines: of an odd number one more in every second sample.
+      const float of_two = __fdividef(static_cast<float>((lines + static_cast<int>(number % 2)) / 2), static_cast<float>(lines));
+      const float count = static_cast<float>(lines) * static_cast<float>(columns);
+      const float d = two.x - one.x;
+      const bool both = of_two > 0.0f && of_two < 1.0f;
+      const float mine_mean = both ? fmaf(d, of_two, one.x) : of_two > 0.0f ? two.x : one.x;
+      float mean = mine_mean, m2 = both ? one.y + two.y + d * d * (count * of_two * (1.0f - of_two)) : of_two > 0.0f ? two.y : one.y;
 #pragma unroll
-        for (int by = 1; by < REP; by *= 2) mean += __shfl_xor_sync(0xffffffffu, mean, by);
-        mean *= 1.0f / REP;
-        m2 = fmaf((mine_mean - mean) * (mine_mean - mean), count, m2);
+      for (int by = 1; by < REP; by *= 2) mean += __shfl_xor_sync(0xffffffffu, mean, by);
+      mean *= 1.0f / REP;
+      m2 = fmaf((mine_mean - mean) * (mine_mean - mean), count, m2);
 #pragma unroll
-        for (int by = 1; by < REP; by *= 2) m2 += __shfl_xor_sync(0xffffffffu, m2, by);
-        if (lane < 16 && lane % REP == 0) tell(all + own / REP * HELD_BLOCKS + blockIdx.y * gridDim.x + blockIdx.x, mean, m2, tag);
-      }
-      const float elements = static_cast<float>(height) * static_cast<float>(width);
-      float own_mean = 0, own_m2 = 0;
-      // What the norm reads of each channel comes while moments do: the numbers are written over. All lanes have read the last sample's.
-      __syncwarp();
-      if (lane < 16) table[own] = r.held((held_sample<PARTLY>(s) * rows + own) / REP, own & (REP - 1), R::found_of(1.0f, 0.0f, 1.0f));
+      for (int by = 1; by < REP; by *= 2) m2 += __shfl_xor_sync(0xffffffffu, m2, by);
+      if (lane < 16 && lane % REP == 0) tell(all + own / REP * HELD_BLOCKS + blockIdx.y * gridDim.x + blockIdx.x, mean, m2, tag);
+    }
+    const float elements = static_cast<float>(height) * static_cast<float>(width);
+    float own_mean = 0, own_m2 = 0;
+    // What the norm reads of each channel comes while moments do: the numbers are written over. All lanes have read the last sample's.
+    __syncwarp();
+    if (lane < 16) table[own] = r.held((s * rows + own) / REP, own & (REP - 1), R::found_of(1.0f, 0.0f, 1.0f));
 #pragma unroll 1
-      for (int g = 0; g < GROUPS; g += TOGETHER) {
-        asm volatile("" : "+r"(lane));
-        const unsigned long long* const from = all + (mine * GROUPS + g) * HELD_BLOCKS;
-        const float* const shares = reinterpret_cast<const float*>(shared + H::SHARES) + lane;
-        // Only words that have not come are asked for again: all blocks ask, and L2 has other things to do.
-        float2 of[TOGETHER][EACH];
+    for (int g = 0; g < GROUPS; g += TOGETHER) {
+      asm volatile("" : "+r"(lane));
+      const unsigned long long* const from = all + (mine * GROUPS + g) * HELD_BLOCKS;
+      const float* const shares = reinterpret_cast<const float*>(shared + H::SHARES) + lane;
+      // Only words that have not come are asked for again: all blocks ask, and L2 has other things to do.
+      float2 of[TOGETHER][EACH];
+#pragma unroll
+      for (int i = 0; i < EACH; ++i)
+#pragma unroll
+        for (int t = 0; t < TOGETHER; ++t) of[t][i] = make_float2(0.0f, __uint_as_float(lane + i * 32 < blocks ? tag ^ 1u : tag));
+      bool there;
+      do {
+        there = true;
 #pragma unroll
         for (int i = 0; i < EACH; ++i)
 #pragma unroll
-          for (int t = 0; t < TOGETHER; ++t) of[t][i] = make_float2(0.0f, __uint_as_float(lane + i * 32 < blocks ? tag ^ 1u : tag));
-        bool there;
-        do {
-          there = true;
+          for (int t = 0; t < TOGETHER; ++t)
+            if (!tagged(of[t][i], tag)) of[t][i] = told_by(from + t * HELD_BLOCKS + lane + i * 32);
 #pragma unroll
-          for (int i = 0; i < EACH; ++i)
+        for (int i = 0; i < EACH; ++i)
 #pragma unroll
-            for (int t = 0; t < TOGETHER; ++t)
-              if (!tagged(of[t][i], tag)) of[t][i] = told_by(from + t * HELD_BLOCKS + lane + i * 32);
+          for (int t = 0; t < TOGETHER; ++t) there = there && tagged(of[t][i], tag);
+      } while (!__all_sync(0xffffffffu, there) && sleep_a_little());
+      // Deviations from the first block's mean, which is near all others, so that nothing cancels.
+      float mean[TOGETHER], m2[TOGETHER], beside[TOGETHER], near[TOGETHER];
 #pragma unroll
-          for (int i = 0; i < EACH; ++i)
+      for (int t = 0; t < TOGETHER; ++t) mean[t] = m2[t] = beside[t] = 0, near[t] = __shfl_sync(0xffffffffu, of[t][0].x, 0);
 #pragma unroll
-            for (int t = 0; t < TOGETHER; ++t) there = there && tagged(of[t][i], tag);
-        } while (!__all_sync(0xffffffffu, there) && sleep_a_little());
-        // Deviations from the first block's mean, which is near all others, so that nothing cancels.
-        float mean[TOGETHER], m2[TOGETHER], beside[TOGETHER], near[TOGETHER];
-#pragma unroll
-        for (int t = 0; t < TOGETHER; ++t) mean[t] = m2[t] = beside[t] = 0, near[t] = __shfl_sync(0xffffffffu, of[t][0].x, 0);
-#pragma unroll
-        for (int i = 0; i < EACH; ++i) {
-          const float share = shares[i * 32];
-#pragma unroll
-          for (int t = 0; t < TOGETHER; ++t) {
-            const float d = of[t][i].x - near[t], part = d * share;
-            mean[t] += part, beside[t] = fmaf(part, d, beside[t]), m2[t] += share > 0 ? m2_of(of[t][i]) : 0.0f;
-          }
-        }
-#pragma unroll
-        for (int by = 1; by < 32; by *= 2)
-#pragma unroll
-          for (int t = 0; t < TOGETHER; ++t) {
-            mean[t] += __shfl_xor_sync(0xffffffffu, mean[t], by), beside[t] += __shfl_xor_sync(0xffffffffu, beside[t], by);
-            m2[t] += __shfl_xor_sync(0xffffffffu, m2[t], by);
-          }
+      for (int i = 0; i < EACH; ++i) {
+        const float share = shares[i * 32];
 #pragma unroll
         for (int t = 0; t < TOGETHER; ++t) {
-          const float off = fmaf(-mean[t], mean[t], beside[t]);
-          m2[t] = fmaf(off < 0 ? 0.0f : off, elements * REP, m2[t]), mean[t] += near[t];
-        }
-        // Each lane's own.
-        if ((lane & 15) / REP / TOGETHER * TOGETHER == g) {
-          const bool second = TOGETHER > 1 && (lane & 15) / REP % 2 == 1;
-          own_mean = second ? mean[TOGETHER - 1] : mean[0], own_m2 = second ? m2[TOGETHER - 1] : m2[0];
+          const float d = of[t][i].x - near[t], part = d * share;
+          mean[t] += part, beside[t] = fmaf(part, d, beside[t]), m2[t] += share > 0 ? m2_of(of[t][i]) : 0.0f;
         }
       }
-      if (lane < 16) table[own] = r.held((held_sample<PARTLY>(s) * rows + own) / REP, own % REP, R::found_of(elements * REP, own_mean, own_m2));
-      __syncwarp();
-      if (PARTLY) bulk_stores_done();
+#pragma unroll
+      for (int by = 1; by < 32; by *= 2)
+#pragma unroll
+        for (int t = 0; t < TOGETHER; ++t) {
+          mean[t] += __shfl_xor_sync(0xffffffffu, mean[t], by), beside[t] += __shfl_xor_sync(0xffffffffu, beside[t], by);
+          m2[t] += __shfl_xor_sync(0xffffffffu, m2[t], by);
+        }
+#pragma unroll
+      for (int t = 0; t < TOGETHER; ++t) {
+        const float off = fmaf(-mean[t], mean[t], beside[t]);
+        m2[t] = fmaf(off < 0 ? 0.0f : off, elements * REP, m2[t]), mean[t] += near[t];
+      }
+      // Each lane's own.
+      if ((lane & 15) / REP / TOGETHER * TOGETHER == g) {
+        const bool second = TOGETHER > 1 && (lane & 15) / REP % 2 == 1;
+        own_mean = second ? mean[TOGETHER - 1] : mean[0], own_m2 = second ? m2[TOGETHER - 1] : m2[0];
+      }
     }
-    // The sample that is finished here: lines that come back, from the last one on, or those that were held, its last one first, where
-    // that is in the way of the others.
-    const int finished = aside ? s - 1 : s, here = PARTLY ? part.count - H::LINES : 0, count = aside ? here : part.count - here;
-    const int row = mine * 16 + (lane >> 3);
-    float* out = r.held_at((held_sample<PARTLY>(finished < 0 ? 0 : finished) * rows + row) / REP, row % REP) +
-                 static_cast<int64_t>(part.first + (aside ? here - 1 : PARTLY ? part.count - 1 : 0)) * part.width + part.strip * H::BOX;
+    if (lane < 16) table[own] = r.held((s * rows + own) / REP, own % REP, R::found_of(elements * REP, own_mean, own_m2));
+    __syncwarp();
+    float* out = r.held_at((s * rows + row) / REP, row % REP) + static_cast<int64_t>(part.first) * part.width + part.strip * H::BOX;
     const int64_t four = 4 * static_cast<int64_t>(r.length());  // rows lie one after another
 #pragma unroll 1
-    for (int i = 0; i < count; ++i) {
-      const bool last_slot = PARTLY && (aside || i == 0);
-      const unsigned number = PARTLY ? static_cast<unsigned>(s * (part.count - 1) + (aside ? i : here + i - 1)) : static_cast<unsigned>(s * part.count + i);
-      if (!aside || s > 0) {
-        const unsigned slot = last_slot ? SLOTS : number % SLOTS;
-        const unsigned use = aside ? static_cast<unsigned>(finished * here + i) : last_slot ? static_cast<unsigned>(s) : number / SLOTS;
-        barrier_wait(aside ? back : held + slot * 8, use & 1);
-        const int four_of = (lane & 7) * 4, odd = static_cast<int>(reinterpret_cast<uintptr_t>(out) / 4 % 8), begin = four_of - odd;
-        const float* const from = reinterpret_cast<const float*>(shared + H::FIRST) + slot * H::LINE + row * H::BOX + four_of;
-        const int column = part.strip * H::BOX + begin;
-        float* to = out + begin;
+    for (Index l = 0; l < part.count; ++l, ++number, out += part.width) {
+      const unsigned slot = number % H::LINES;
+      barrier_wait(held + slot * 8, number / H::LINES & 1);
+      const int four_of = (lane & 7) * 4, odd = static_cast<int>(reinterpret_cast<uintptr_t>(out) / 4 % 8), begin = four_of - odd;
+      const float* const from = reinterpret_cast<const float*>(shared + H::FIRST) + slot * H::LINE + row * H::BOX + four_of;
+      const Index column = part.strip * H::BOX + begin;
+      float* to = out + begin;
 #pragma unroll
-        for (int k = 0; k < 4; ++k, to += four) {
-          constexpr int ROUNDS = (H::BOX + 31) / 32;
-          float4 x[ROUNDS];
-          const typename R::Held of = table[row + k * 4];
+      for (int k = 0; k < 4; ++k, to += four) {
+        constexpr int ROUNDS = (H::BOX + 31) / 32;
+        float4 x[ROUNDS];
+        const typename R::Held of = table[row + k * 4];
 #pragma unroll
-          for (int q = 0; q < ROUNDS; ++q)
-            if (q * 32 + 32 <= H::BOX || q * 32 + four_of < H::BOX) x[q] = *reinterpret_cast<const float4*>(from + k * 4 * H::BOX + q * 32);
-          if (k == 3 && !last_slot) barrier_arrive(free + slot * 8);
+        for (int q = 0; q < ROUNDS; ++q)
+          if (q * 32 + 32 <= H::BOX || q * 32 + four_of < H::BOX) x[q] = *reinterpret_cast<const float4*>(from + k * 4 * H::BOX + q * 32);
+        if (k == 3) barrier_arrive(free + slot * 8);
 #pragma unroll
-          for (int q = 0; q < ROUNDS; ++q) {
-            const bool inside = q * 32 + 32 <= H::BOX || q * 32 + four_of < H::BOX;
-            x[q].x = r.held_value(of, x[q].x), x[q].y = r.held_value(of, x[q].y), x[q].z = r.held_value(of, x[q].z), x[q].w = r.held_value(of, x[q].w);
-            const int at = column + q * 32;
-            // Two of four at a line's ends: they begin at even places.
-            if (inside && at >= 0 && at + 4 <= part.width) __stcs(reinterpret_cast<float4*>(to + q * 32), x[q]);
-            if (q == 0 && at == -2) *reinterpret_cast<float2*>(to + q * 32 + 2) = make_float2(x[q].z, x[q].w);
-            if (inside && at + 2 == part.width) *reinterpret_cast<float2*>(to + q * 32) = make_float2(x[q].x, x[q].y);
-          }
+        for (int q = 0; q < ROUNDS; ++q) {
+          const bool inside = q * 32 + 32 <= H::BOX || q * 32 + four_of < H::BOX;
+          x[q].x = r.held_value(of, x[q].x), x[q].y = r.held_value(of, x[q].y), x[q].z = r.held_value(of, x[q].z), x[q].w = r.held_value(of, x[q].w);
+          const Index at = column + q * 32;
+          // Two of four at a line's ends: they begin at even places.
+          if (inside && at >= 0 && at + 4 <= part.width) __stcs(reinterpret_cast<float4*>(to + q * 32), x[q]);
+          if (q == 0 && at == -2) *reinterpret_cast<float2*>(to + q * 32 + 2) = make_float2(x[q].z, x[q].w);
+          if (inside && at + 2 == part.width) *reinterpret_cast<float2*>(to + q * 32) = make_float2(x[q].x, x[q].y);
         }
-        if (last_slot) {
-          __syncwarp();
-          ask(finished, aside ? i + 1 : 0);
-        }
-      }
-      out += aside ? -part.width : last_slot ? -(H::LINES - 1) * part.width : part.width;
-      if (aside && s < samples) {
-        if (i > 0) copied(number - 1);
-        const unsigned slot = number % SLOTS;
-        barrier_wait(held + slot * 8, number / SLOTS & 1);
-        if (lane == 0) bulk_store(aside_at(s % 2 == 0 ? i : here - 1 - i), first + slot * H::LINE * 4, OWN * 4, kept_in_l2(i >= here - HELD_STAYS));
-        if (i == here - 1) copied(number);
       }
     }
-    if (aside && s > 0) barrier_arrive(free + SLOTS * 8);
   }
 }
 #endif
@@ -4932,15 +4841,14 @@ __device__ __forceinline__ void store_pair(unsigned to, float first, float secon
 }
 
 // A warpgroup: sums of a line, what P makes of them, and a slot that takes it.
-template <bool PARTLY, class W, class P, class R>
+template <class W, class P, class R>
 __device__ __forceinline__ void held_products(const P& p, const R& r, const Packed& packed, const HeldPart<P>& part, unsigned char* shared, unsigned full,
                                               unsigned empty, unsigned held, unsigned free, unsigned told, int which) {
   using S = Strip<W, P>;
   using H = Hold<W, P>;
-  constexpr int SLOTS = H::slots(PARTLY);
   const int thread = static_cast<int>(threadIdx.x) % 128, lane = thread % 32, quad = lane % 4;
   const int row = thread / 32 * 16 + lane / 4;
-  const int samples = held_samples<PARTLY>(p.batches()), rows = static_cast<int>(p.rows());
+  const Index samples = p.batches(), rows = p.rows();
   unsigned a[H::KEPT][4];
 #pragma unroll
   for (int k = 0; k < H::KEPT; ++k)
@@ -4967,12 +4875,12 @@ __device__ __forceinline__ void held_products(const P& p, const R& r, const Pack
       if (lane == 0) barrier_arrive(empty + released % W::SLOTS * 8);
   };
 #pragma unroll 1
-  for (int s = 0; s < samples; ++s) {
+  for (Index s = 0; s < samples; ++s) {
     float near[2] = {0, 0}, off[2] = {0, 0}, squares[2] = {0, 0};
-    const auto known = [&](int h) { return p.known(held_sample<PARTLY>(s) * p.groups(), row + 8 * h < rows ? row + 8 * h : rows - 1); };
+    const auto known = [&](int h) { return p.known(s * p.groups(), row + 8 * h < rows ? row + 8 * h : rows - 1); };
     const typename P::Known of[2] = {known(0), known(1)};
 #pragma unroll 1
-    for (int l = static_cast<int>((static_cast<unsigned>(which) ^ done) & 1); l < part.count; l += 2) {
+    for (Index l = (static_cast<unsigned>(which) ^ done) & 1; l < part.count; l += 2) {
       // Where lines are in the ring: said to be the same in all lanes, so that descriptors are made by the few instructions for such
       // numbers.
       unsigned slots[S::DOWN];
@@ -5020,13 +4928,8 @@ __device__ __forceinline__ void held_products(const P& p, const R& r, const Pack
             x = p.finish_known(of[h], x * by);
           }
         if (l < 2) {  // this warpgroup's first of the sample
-          // What is near the mean: of up to eight columns, two in each of four lanes, none of which may be there.
-          const int columns = left + quad * 2 < 8 ? left + quad * 2 : 8;
-          float sum = left > 0 ? (sums[4 + 2 * h] + sums[5 + 2 * h]) * 0.25f : 0.0f;
-#pragma unroll
-          for (int by = 1; by < 4; by *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, by);
-          sum *= __fdividef(4.0f, static_cast<float>(columns));
-          near[h] = columns > 0 && sum - sum == 0.0f ? sum : 0.0f;
+          const bool there = left > 0;
+          near[h] = near_mean<4>(there ? sums[4 + 2 * h] + sums[5 + 2 * h] : 0.0f, there ? 2 : 0);
         }
         // Columns come in pairs, of which both are this block's or none.
 #pragma unroll
@@ -5036,11 +4939,8 @@ __device__ __forceinline__ void held_products(const P& p, const R& r, const Pack
             off[h] += first + second, squares[h] = fmaf(second, second, fmaf(first, first, squares[h]));
           }
       }
-      // The last line of a sample that is held in part has a slot of its own.
-      const bool last_slot = PARTLY && l == part.count - 1;
-      const unsigned number = PARTLY ? static_cast<unsigned>(s * (part.count - 1) + l) : done + static_cast<unsigned>(l);
-      const unsigned slot = last_slot ? SLOTS : number % SLOTS, use = last_slot ? static_cast<unsigned>(s) : number / SLOTS;
-      barrier_wait(free + slot * 8, (use & 1) ^ 1);
+      const unsigned number = done + static_cast<unsigned>(l), slot = number % H::LINES;
+      barrier_wait(free + slot * 8, (number / H::LINES & 1) ^ 1);
       // Moments of this warpgroup's lines, for each row, as soon as they are known: others wait for them. Nothing cancels, as they
       // are deviations from what is near the mean. Where they go is free: the slot was used after what was there had been read.
       if (l + 2 >= part.count) {
@@ -5058,9 +4958,9 @@ __device__ __forceinline__ void held_products(const P& p, const R& r, const Pack
       }
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const int m = row + 8 * h;
-        const uintptr_t at = reinterpret_cast<uintptr_t>(r.held_at((held_sample<PARTLY>(s) * rows + m) / R::HELD_ROWS, m % R::HELD_ROWS)) / 4;
-        const int place = static_cast<int>((at + static_cast<uintptr_t>(static_cast<Index>(part.first + l) * part.width + part.strip * H::BOX)) % 8) + quad * 2;
+        const Index m = row + 8 * h;
+        const uintptr_t at = reinterpret_cast<uintptr_t>(r.held_at((s * rows + m) / R::HELD_ROWS, m % R::HELD_ROWS)) / 4;
+        const int place = static_cast<int>((at + static_cast<uintptr_t>((part.first + l) * part.width + part.strip * H::BOX)) % 8) + quad * 2;
         const unsigned to = shared_address(shared + H::FIRST) + (slot * H::LINE + static_cast<int>(m) * H::BOX + place - 8) * 4;
         const auto put = [&](int j) { store_pair(to + j * 32, sums[4 * j + 2 * h], sums[4 * j + 2 * h + 1]); };
         if (place >= 8) put(0);
@@ -5068,7 +4968,6 @@ __device__ __forceinline__ void held_products(const P& p, const R& r, const Pack
         for (int j = 1; j < S::N / 8 - 1; ++j) put(j);
         if (place < 8) put(S::N / 8 - 1);
       }
-      if (PARTLY) publish();
       barrier_arrive(held + slot * 8);
     }
     base += static_cast<unsigned>(part.count) + S::REACH, done += static_cast<unsigned>(part.count);
@@ -5084,7 +4983,7 @@ __device__ __forceinline__ void held_products(const P& p, const R& r, const Pack
 #endif  // CRUCIBLE_HOPPER
 
 // Convolutions on Hopper's tensor cores, and what follows the statistics of a sample, in one launch: all blocks work on one
-// sample together (on small ones, in teams) and keep what they make of it in shared memory until its moments are known.
+// sample together and keep what they make of it in shared memory until its moments are known.
 //
 // As in window_strips.cuh a block has a strip of the output's columns, here of a few neighbouring lines of every sample. Four
 // warps copy and round the input, a line ahead: each unit of eight channels has a buffer, which is filled again as soon as it has
@@ -5098,7 +4997,6 @@ __device__ __forceinline__ void held_products(const P& p, const R& r, const Pack
 // P is as in window_strips.cuh, with statistics and
 //   struct Known, known(z, row)          what the elements of a row have in common, read once for a sample
 //   finish_known(known, sum)             what finish makes of a sum
-//   aside()                              memory for all that P would store
 // R is a walk (row.cuh) over what P stores, of which the kernel needs
 //   HELD_ROWS of P's rows in one group   struct Held, held(row, part, found), found_of(count, mean, m2)
 //   held_value(held, element)            held_at(row, part), where that goes
@@ -5108,7 +5006,7 @@ __device__ __forceinline__ void held_products(const P& p, const R& r, const Pack
 #if CRUCIBLE_HOPPER
 namespace crucible {
 
-template <bool PARTLY, class W, class P, class R>
+template <class W, class P, class R>
 __global__ void __launch_bounds__(W::threads, 1) held_kernel(const __grid_constant__ P p, const __grid_constant__ R r, void* workspace,
                                                             unsigned long long* words, HeldCut cut) {
   follow();
@@ -5119,13 +5017,12 @@ __global__ void __launch_bounds__(W::threads, 1) held_kernel(const __grid_consta
   const Packed packed(p, workspace);
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
   const unsigned full = shared_address(held_shared + H::BARRIERS), empty = full + W::SLOTS * 8, landed = empty + W::SLOTS * 8;
-  const unsigned held = landed + W::LANDINGS * 8, free = held + H::LINES * 8, told = free + H::LINES * 8, back = told + 2 * 8;
+  const unsigned held = landed + W::LANDINGS * 8, free = held + H::LINES * 8, told = free + H::LINES * 8;
   if (threadIdx.x == 0) {
     for (int i = 0; i < W::SLOTS; ++i) barrier_init(full + i * 8, S::UNITS < W::WARPS ? S::UNITS : W::WARPS), barrier_init(empty + i * 8, W::CONSUMERS / 32);
     for (int i = 0; i < W::LANDINGS; ++i) barrier_init(landed + i * 8, 32);
     for (int i = 0; i < H::LINES; ++i) barrier_init(held + i * 8, 128), barrier_init(free + i * 8, static_cast<int>(p.rows()) * 2);
     for (int i = 0; i < 2; ++i) barrier_init(told + i * 8, W::CONSUMERS);
-    for (int i = 0; i < W::WARPS; ++i) barrier_init(back + i * 8, 1);
     barrier_inits_done();
   }
   for (int i = static_cast<int>(threadIdx.x); i < (H::STEPS - H::KEPT) * (TAP_BYTES / 16); i += W::threads)
@@ -5144,9 +5041,9 @@ __global__ void __launch_bounds__(W::threads, 1) held_kernel(const __grid_consta
   if (warp >= W::CONSUMERS / 32 + W::WARPS) {
     registers_down<W::DOWN>();
     const int mine = warp - W::CONSUMERS / 32 - W::WARPS;
-    if (blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0)
+    if (blockIdx.x == 0 && blockIdx.y == 0)
       known_spoilt<W::WARPS * 32, P>(packed, mine * 32 + static_cast<int>(threadIdx.x) % 32, power_of_two(packed.input()));
-    if (mine * 16 < p.rows()) held_lines<PARTLY, W>(p, r, part, cut, held_shared, words, held, free, told, back, mine);
+    if (mine * 16 < p.rows()) held_lines<W>(p, r, part, cut, held_shared, words, held, free, told, mine);
   } else if (warp >= W::CONSUMERS / 32) {
     registers_down<W::DOWN>();
     // Opaque, so that it is computed anew: there are few registers.
@@ -5156,12 +5053,12 @@ __global__ void __launch_bounds__(W::threads, 1) held_kernel(const __grid_consta
       return static_cast<Index>(strip * P::Box::at(3) - 8 + P::Shift::at(3) - S::LEAD);
     };
     if (WholeLines<W, P>(p, first()).hold())
-      held_input<PARTLY, WholeLines<W, P>, W>(p, packed, part, held_shared, full, empty, landed, warp - W::CONSUMERS / 32, first());
+      held_input<WholeLines<W, P>, W>(p, packed, part, held_shared, full, empty, landed, warp - W::CONSUMERS / 32, first());
     else
-      held_input<PARTLY, AnyLines<W, P>, W>(p, packed, part, held_shared, full, empty, landed, warp - W::CONSUMERS / 32, first());
+      held_input<AnyLines<W, P>, W>(p, packed, part, held_shared, full, empty, landed, warp - W::CONSUMERS / 32, first());
   } else {
     registers_up<W::UP>();
-    held_products<PARTLY, W>(p, r, packed, part, held_shared, full, empty, held, free, told, warp / 4);
+    held_products<W>(p, r, packed, part, held_shared, full, empty, held, free, told, warp / 4);
   }
 #endif
 }
@@ -5183,66 +5080,42 @@ __global__ void __launch_bounds__(ROW_THREADS) row_again_kernel(const R r, const
 }
 
 #ifndef __CUDACC_RTC__
-// How samples are cut among so many blocks, held in part too if they may be.
+// How samples are cut among so many blocks; no strips where that does not pay or fit.
 template <class W, class P, class R>
-HeldCut held_cut(const P& p, const R& r, int processors, bool may) {
+HeldCut held_cut(const P& p, const R& r, int processors) {
   using H = Hold<W, P>;
   HeldCut cut;
   const int64_t width = p.extent(3), lines = p.extent(2), samples = p.batches();
-  const bool plain = samples <= 0x7fffffff && 4 * p.rows() * lines * width <= 0x7fffffff && p.extent(0) == 1 && p.extent(1) == 1 && p.groups() == 1 && p.rows() <= PAIR_ROWS && p.rows() % 16 == 0 && width % 2 == 0;
+  const bool plain = p.extent(0) == 1 && p.extent(1) == 1 && p.groups() == 1 && p.rows() <= PAIR_ROWS && p.rows() % 16 == 0 && width % 2 == 0;
   if (!plain || reinterpret_cast<uintptr_t>(r.held_at(0, 0)) % 8 != 0 || r.rows() * r.repeats() != samples * p.rows()) return cut;
   const int64_t strips = ((width + 13) / 8 * 8 - 1) / H::BOX + 1, blocks = processors < HELD_BLOCKS ? processors : HELD_BLOCKS;
-  const auto take = [&](int64_t teams, int64_t least, int64_t most) {
-    const int64_t room = blocks / teams / strips, segments = room < lines ? room : lines;
-    const int64_t each = (lines - 1) / segments + 1;  // at most
-    const int64_t cost = ((samples - 1) / teams + 1) * (each + H::S::REACH) * (H::S::N + HELD_LINE);
-    if (each > most || each < least || (cut.strips != 0 && cost >= cut.cost)) return;
-    cut.teams = static_cast<int>(teams), cut.cost = cost, cut.partly = each > H::LINES;
-    cut.strips = static_cast<int>(strips), cut.segments = static_cast<int>(segments);
-    cut.each = static_cast<int>(lines / segments), cut.longer = static_cast<int>(lines % segments);
-  };
-  // As many teams as take the fewest lines of the input one after another. A block that has few lines of a sample reads much of the
-  // input twice, and waits for others often; each team's next sample is multiplied while the last is stored.
-  for (int64_t teams = 1; teams * 2 <= samples && teams * strips <= blocks; ++teams) take(teams, HELD_LEAST, H::LINES);
-  if (may && cut.strips == 0 && samples >= 2 && strips <= blocks && H::LINES > 2) take(1, H::LINES + 1, HELD_MOST);
-  const int64_t aside = int64_t(cut.strips) * cut.segments * (cut.each + (cut.longer > 0 ? 1 : 0) - H::LINES) * H::LINE;
-  if (cut.partly && (aside > samples * p.rows() * lines * width || reinterpret_cast<uintptr_t>(p.aside()) % 16 != 0)) cut.strips = 0;
+  const int64_t most = blocks / strips, segments = most < lines ? most : lines;
+  if (segments < 1) return cut;
+  const int64_t each = (lines - 1) / segments + 1;  // at most
+  // Samples in which a block has few lines read much of the input twice, and wait for each other often.
+  if (each > H::LINES || each < HELD_LEAST || samples < 2) return cut;
+  cut.strips = static_cast<int>(strips), cut.segments = static_cast<int>(segments);
+  cut.each = static_cast<int>(lines / segments), cut.longer = static_cast<int>(lines % segments);
   return cut;
 }
 
-template <bool PARTLY, class W, class P, class R>
-cudaError_t launch_cut(const P& p, const R& r, void* workspace, unsigned long long* words, const HeldCut& cut, cudaStream_t stream) {
+// P and then R, if that can be: else nothing, and `done` says so. W is for the first launch, Again for what W could not.
+template <class W, class Again, class P, class R>
+cudaError_t launch_held(const P& p, const R& r, void* workspace, unsigned long long* words, cudaStream_t stream, bool* done) {
   using H = Hold<W, P>;
-  const cudaError_t refused = allow_shared(held_kernel<PARTLY, W, P, R>, H::shared_bytes);
-  if (refused != cudaSuccess) return refused;
-  const dim3 blocks(static_cast<unsigned>(cut.strips), static_cast<unsigned>(cut.segments), static_cast<unsigned>(cut.teams));
-  return cudaLaunchKernelEx(After(blocks, W::threads, H::shared_bytes, stream, 1, true), held_kernel<PARTLY, W, P, R>, p, r, workspace, words, cut);
-}
-
-// P and then R, if that can be: else nothing, and `done` says so. W is for the first launch, Again for what W could not. Others are P
-// with narrower strips, of which those are taken that fit the extents best.
-template <class W, class Again, class P, class R, class... Others>
-cudaError_t launch_held(const P& p, const R& r, void* workspace, unsigned long long* words, cudaStream_t stream, bool* done, const Others&... others) {
   *done = false;
   if (p.batches() == 0 || p.rows() == 0 || box_count(p) == 0) return cudaSuccess;
   int device = 0, processors = 0;
   cudaError_t refused = cudaGetDevice(&device);
   if (refused == cudaSuccess) refused = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
-  if (refused != cudaSuccess) return refused;
-  const HeldCut cuts[] = {held_cut<W>(p, r, processors, true), held_cut<W>(others, r, processors, false)...};
-  const HeldCut* best = cuts;
-  for (const HeldCut& cut : cuts)
-    if (cut.strips != 0 && (best->strips == 0 || best->partly || cut.cost < best->cost)) best = &cut;
-  if (best->strips == 0) return cudaSuccess;
+  const HeldCut cut = refused == cudaSuccess ? held_cut<W>(p, r, processors) : HeldCut();
+  if (refused != cudaSuccess || cut.strips == 0) return refused;
   refused = cudaMemsetAsync(words, 0, 2 * HELD_GROUPS * HELD_BLOCKS * sizeof(*words), stream);
   if (refused == cudaSuccess) refused = pack_rows<W>(p, workspace, &processors, stream);
-  const HeldCut* at = cuts + 1;
-  const auto launch = [&](const auto& other) {
-    if (refused == cudaSuccess && at++ == best) refused = launch_cut<false, W>(other, r, workspace, words, *best, stream);
-  };
-  if (refused == cudaSuccess && best == cuts)
-    refused = best->partly ? launch_cut<true, W>(p, r, workspace, words, *best, stream) : launch_cut<false, W>(p, r, workspace, words, *best, stream);
-  (launch(others), ...);
+  if (refused == cudaSuccess) refused = allow_shared(held_kernel<W, P, R>, H::shared_bytes);
+  const dim3 blocks(static_cast<unsigned>(cut.strips), static_cast<unsigned>(cut.segments));
+  if (refused == cudaSuccess)
+    refused = cudaLaunchKernelEx(After(blocks, W::threads, H::shared_bytes, stream, 1, true), held_kernel<W, P, R>, p, r, workspace, words, cut);
   // Where others have a part of the chip its blocks cannot all be there at a time.
   if (refused == cudaErrorCooperativeLaunchTooLarge || refused == cudaErrorNotSupported) {
     cudaGetLastError();
@@ -5312,9 +5185,6 @@ struct Merged : P {
     P::sink(own_batch(z, m), own_row(m), tile_n, count, mean, m2);
   }
 };
-
-template <int M, class P>
-Merged<P, M> merged_groups(const P& p) { return Merged<P, M>(p); }
 
 #if CRUCIBLE_HAS_WGMMA
 // Of eight channels, those that are of one group wherever the eight begin.
@@ -5393,90 +5263,6 @@ cudaError_t launch_merged(const P& p, void* workspace, cudaStream_t stream) {
 
 #if CRUCIBLE_HOPPER
 namespace crucible {
-#if CRUCIBLE_SCALAR == 0
-template <>
-struct Wgmma<80, Operands::Half> {
-  static __device__ __forceinline__ void multiply(float (&d)[40], uint64_t a, uint64_t b, int more) {
-#if CRUCIBLE_HAS_WGMMA
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %42, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n80k16.f32.f16.f16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
-        "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39"
-        "}, %40, %41, p, 1, 1, 0, 0;\n}\n"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
-          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
-          "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
-          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
-          "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39])
-        : "l"(a), "l"(b), "r"(more));
-#endif
-  }
-};
-#endif
-#if CRUCIBLE_SCALAR == 0
-template <>
-struct Wgmma<80, Operands::Tf32> {
-  static __device__ __forceinline__ void multiply(float (&d)[40], uint64_t a, uint64_t b, int more) {
-#if CRUCIBLE_HAS_WGMMA
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %42, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n80k8.f32.tf32.tf32 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
-        "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39"
-        "}, %40, %41, p, 1, 1;\n}\n"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
-          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
-          "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
-          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
-          "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39])
-        : "l"(a), "l"(b), "r"(more));
-#endif
-  }
-};
-#endif
-#if CRUCIBLE_SCALAR == 2
-template <>
-struct Wgmma<80, Operands::Native> {
-  static __device__ __forceinline__ void multiply(float (&d)[40], uint64_t a, uint64_t b, int more) {
-#if CRUCIBLE_HAS_WGMMA
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %42, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n80k16.f32.f16.f16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
-        "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39"
-        "}, %40, %41, p, 1, 1, 0, 0;\n}\n"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
-          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
-          "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
-          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
-          "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39])
-        : "l"(a), "l"(b), "r"(more));
-#endif
-  }
-};
-#endif
-#if CRUCIBLE_SCALAR == 3
-template <>
-struct Wgmma<80, Operands::Native> {
-  static __device__ __forceinline__ void multiply(float (&d)[40], uint64_t a, uint64_t b, int more) {
-#if CRUCIBLE_HAS_WGMMA
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %42, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n80k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
-        "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39"
-        "}, %40, %41, p, 1, 1, 0, 0;\n}\n"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
-          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
-          "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
-          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
-          "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39])
-        : "l"(a), "l"(b), "r"(more));
-#endif
-  }
-};
-#endif
 #if CRUCIBLE_SCALAR == 0
 template <>
 struct Wgmma<96, Operands::Half> {
@@ -5565,69 +5351,6 @@ struct Wgmma<96, Operands::Native> {
           "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
           "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47])
         : "l"(a), "l"(b), "r"(more));
-#endif
-  }
-};
-#endif
-#if CRUCIBLE_SCALAR == 0
-template <>
-struct WgmmaKept<80, Operands::Half> {
-  static __device__ __forceinline__ void multiply(float (&d)[40], const unsigned (&a)[4], uint64_t b, int more) {
-#if CRUCIBLE_HAS_WGMMA
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %45, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n80k16.f32.f16.f16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
-        "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39"
-        "}, {%40, %41, %42, %43}, %44, p, 1, 1, 0;\n}\n"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
-          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
-          "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
-          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
-          "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more));
-#endif
-  }
-};
-#endif
-#if CRUCIBLE_SCALAR == 2
-template <>
-struct WgmmaKept<80, Operands::Native> {
-  static __device__ __forceinline__ void multiply(float (&d)[40], const unsigned (&a)[4], uint64_t b, int more) {
-#if CRUCIBLE_HAS_WGMMA
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %45, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n80k16.f32.f16.f16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
-        "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39"
-        "}, {%40, %41, %42, %43}, %44, p, 1, 1, 0;\n}\n"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
-          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
-          "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
-          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
-          "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more));
-#endif
-  }
-};
-#endif
-#if CRUCIBLE_SCALAR == 3
-template <>
-struct WgmmaKept<80, Operands::Native> {
-  static __device__ __forceinline__ void multiply(float (&d)[40], const unsigned (&a)[4], uint64_t b, int more) {
-#if CRUCIBLE_HAS_WGMMA
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.ne.b32 p, %45, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n80k16.f32.bf16.bf16 {"
-        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
-        "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39"
-        "}, {%40, %41, %42, %43}, %44, p, 1, 1, 0;\n}\n"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
-          "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
-          "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
-          "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
-          "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(more));
 #endif
   }
 };
@@ -6069,7 +5792,6 @@ struct contract_2 {
   __device__ __forceinline__ accum finish_known(const Known& of, accum value) const {
     return f_gelu((value + of.k0));
   }
-  __host__ __device__ void* aside() const { return p_view; }
   static constexpr bool in_pairs = true;  // columns are neighbours in memory
   static constexpr bool reads = false;  // finish reads what depends on the column
   __device__ __forceinline__ uintptr_t stored(Index z, Index m, Index n) const {
@@ -6256,7 +5978,7 @@ bool held_model_inference_contract_2(uint64_t p_conv_transpose_bias, uint64_t p_
   const Stage stage{reinterpret_cast<const scalar*>(p_conv_transpose_bias), reinterpret_cast<const scalar*>(p_conv_transpose_weight), reinterpret_cast<const scalar*>(p_x), reinterpret_cast<accum*>(p_var_mean_tile_count), reinterpret_cast<accum*>(p_var_mean_tile_m2), reinterpret_cast<accum*>(p_var_mean_tile_mean), reinterpret_cast<scalar*>(p_view), static_cast<Index>(convolution_sum_boxes), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77)};
   const rows_2 then{reinterpret_cast<const scalar*>(p_group_norm_bias), reinterpret_cast<const scalar*>(p_group_norm_weight), reinterpret_cast<const accum*>(p_var_mean_tile_count), reinterpret_cast<const accum*>(p_var_mean_tile_m2), reinterpret_cast<const accum*>(p_var_mean_tile_mean), reinterpret_cast<const scalar*>(p_view), reinterpret_cast<scalar*>(p_add_1), static_cast<Index>(convolution_sum_boxes), static_cast<Index>(s0), static_cast<Index>(s53), static_cast<Index>(s77)};
   bool done = false;
-  check(launch_held<Holding<4, 4>, Window<16, 8, Grade::Tf32>>(merged_groups<8>(stage), then, reinterpret_cast<void*>(packed), reinterpret_cast<unsigned long long*>((packed + 259072 + 255) / 256 * 256), reinterpret_cast<cudaStream_t>(stream), &done, merged_groups<8>(in_boxes<Dims<1, 1, 1, 72>, Holding<4, 4>>(stage))), "contract_2");
+  check(launch_held<Holding<4, 4>, Window<16, 8, Grade::Tf32>>(Merged<Stage, 8>(stage), then, reinterpret_cast<void*>(packed), reinterpret_cast<unsigned long long*>((packed + 259072 + 255) / 256 * 256), reinterpret_cast<cudaStream_t>(stream), &done), "contract_2");
   return done;
 #else
   return false;
@@ -11027,9 +10749,6 @@ struct Merged : P {
   }
 };
 
-template <int M, class P>
-Merged<P, M> merged_groups(const P& p) { return Merged<P, M>(p); }
-
 #if CRUCIBLE_HAS_WGMMA
 // Of eight channels, those that are of one group wherever the eight begin.
 template <class P>
@@ -11854,7 +11573,7 @@ def _compiled(part, dtype, wide, conv, matmul, hopper):
     bare = "no_implicit_headers" in inspect.signature(load_inline).parameters  # torch's headers cost half a minute
     options = {"no_implicit_headers": True} if bare else {}
     return load_inline(
-        name=f"crucible_ddad16d2e7b6_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}",
+        name=f"crucible_cda26814861e_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}",
         cpp_sources=binding, cuda_sources=source,
         extra_cflags=["-O1"], extra_cuda_cflags=["-O3", "-std=c++17", *flags], **options,
     )

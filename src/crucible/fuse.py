@@ -311,8 +311,7 @@ def _planned(graph: Graph, name: str, options: FuseOptions, joint: Joint, elemen
     pairs = [(old.get(name), new) for name, new in zip(targets(graph, arguments), program.updates)]
     same = same_place(plan, [(o, new) for o, new in pairs if o is not None and isinstance(new, Buffer)])
     outside = [*program.outputs, *program.updates, *program.gradients]
-    wanted = {b.name for b in outside if isinstance(b, Buffer)} | set(plan.saved)
-    pair_up(plan.forward_stages, wanted, program.hint)
+    pair_up(plan.forward_stages, {b.name for b in outside if isinstance(b, Buffer)} | set(plan.saved))
     functors = {}
     for number, s in enumerate(plan.stages):
         if not isinstance(s, Call):

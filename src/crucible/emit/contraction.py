@@ -248,8 +248,7 @@ def contraction(stage: Contraction, buffers: Mapping[str, Buffer], comment: Iter
     made.tf32 = {precise.columns} if precise is not None else set()
     made.across = {groups.columns} if groups is not None else set()
     if stage.held is not None and pair is not None:
-        made.kept = {pair.columns, *stage.held_columns}
-        made.columns |= made.kept
+        made.kept = {pair.columns}
         made.templates.add("window_held.cuh")
     return made
 
@@ -308,7 +307,6 @@ def _known(parts: Parts, stage: Contraction) -> list[str]:
         *indented(g.top.lines), f"  return {{{', '.join(fields) or '0'}}};", "}",
         "__device__ __forceinline__ accum finish_known(const Known& of, accum value) const {",
         *indented(w.top.lines), f"  return {text};", "}",
-        f"__host__ __device__ void* aside() const {{ return {pointer(stage.stores[0].buffer.name)}; }}",
     ]  # fmt: skip
 
 

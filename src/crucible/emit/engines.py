@@ -5,7 +5,6 @@ from __future__ import annotations
 from crucible.plan.boxes import WindowTile
 from crucible.plan.gradients import GradientTile
 from crucible.plan.held import slots
-from crucible.plan.hopper import MORE
 from crucible.plan.index import Int, product
 from crucible.plan.stages import Contraction
 from crucible.plan.tiles import FEW_DEPTH, FEW_ELEMENTS, FEW_LINES, MmaTile, Tile
@@ -215,9 +214,8 @@ def held(stage: Contraction, stream: str) -> str:
     own = f"Holding<{slots(stage.contract.sliding.form)}, {tile.pair.chunks}>"
     behind = f"(packed + {4 * window_words(stage, tile)} + 255) / 256 * 256"
     words = f"reinterpret_cast<unsigned long long*>({behind})"
-    boxes = [f"in_boxes<Dims<1, 1, 1, {n - MORE}>, {own}>(stage)" for n in stage.held_columns]
-    again, functors = tile.pair.text("Tf32"), ["stage", *boxes]
+    given = f"then, reinterpret_cast<void*>(packed), {words}, {stream}, &done"
     if tile.pair.merged > 1:
-        again, functors = tile.text("Tf32"), [f"merged_groups<{tile.pair.merged}>({f})" for f in functors]
-    given = ", ".join(["then, reinterpret_cast<void*>(packed)", words, stream, "&done", *functors[1:]])
-    return f"launch_held<{own}, {again}>({functors[0]}, {given})"
+        merged = f"Merged<Stage, {tile.pair.merged}>(stage)"
+        return f"launch_held<{own}, {tile.text('Tf32')}>({merged}, {given})"
+    return f"launch_held<{own}, {tile.pair.text('Tf32')}>(stage, {given})"

@@ -1,5 +1,5 @@
 // Convolutions on Hopper's tensor cores, and what follows the statistics of a sample, in one launch: all blocks work on one
-// sample together (on small ones, in teams) and keep what they make of it in shared memory until its moments are known.
+// sample together and keep what they make of it in shared memory until its moments are known.
 //
 // As in window_strips.cuh a block has a strip of the output's columns, here of a few neighbouring lines of every sample. Four
 // warps copy and round the input, a line ahead: each unit of eight channels has a buffer, which is filled again as soon as it has
@@ -13,7 +13,6 @@
 // P is as in window_strips.cuh, with statistics and
 //   struct Known, known(z, row)          what the elements of a row have in common, read once for a sample
 //   finish_known(known, sum)             what finish makes of a sum
-//   aside()                              memory for all that P would store
 // R is a walk (row.cuh) over what P stores, of which the kernel needs
 //   HELD_ROWS of P's rows in one group   struct Held, held(row, part, found), found_of(count, mean, m2)
 //   held_value(held, element)            held_at(row, part), where that goes
@@ -28,7 +27,7 @@
 #if CRUCIBLE_HOPPER
 namespace crucible {
 
-template <bool PARTLY, class W, class P, class R>
+template <class W, class P, class R>
 __global__ void __launch_bounds__(W::threads, 1) held_kernel(const __grid_constant__ P p, const __grid_constant__ R r, void* workspace,
                                                             unsigned long long* words, HeldCut cut) {
   follow();
@@ -39,13 +38,12 @@ __global__ void __launch_bounds__(W::threads, 1) held_kernel(const __grid_consta
   const Packed packed(p, workspace);
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
   const unsigned full = shared_address(held_shared + H::BARRIERS), empty = full + W::SLOTS * 8, landed = empty + W::SLOTS * 8;
-  const unsigned held = landed + W::LANDINGS * 8, free = held + H::LINES * 8, told = free + H::LINES * 8, back = told + 2 * 8;
+  const unsigned held = landed + W::LANDINGS * 8, free = held + H::LINES * 8, told = free + H::LINES * 8;
   if (threadIdx.x == 0) {
     for (int i = 0; i < W::SLOTS; ++i) barrier_init(full + i * 8, S::UNITS < W::WARPS ? S::UNITS : W::WARPS), barrier_init(empty + i * 8, W::CONSUMERS / 32);
     for (int i = 0; i < W::LANDINGS; ++i) barrier_init(landed + i * 8, 32);
     for (int i = 0; i < H::LINES; ++i) barrier_init(held + i * 8, 128), barrier_init(free + i * 8, static_cast<int>(p.rows()) * 2);
     for (int i = 0; i < 2; ++i) barrier_init(told + i * 8, W::CONSUMERS);
-    for (int i = 0; i < W::WARPS; ++i) barrier_init(back + i * 8, 1);
     barrier_inits_done();
   }
   for (int i = static_cast<int>(threadIdx.x); i < (H::STEPS - H::KEPT) * (TAP_BYTES / 16); i += W::threads)
@@ -64,9 +62,9 @@ __global__ void __launch_bounds__(W::threads, 1) held_kernel(const __grid_consta
   if (warp >= W::CONSUMERS / 32 + W::WARPS) {
     registers_down<W::DOWN>();
     const int mine = warp - W::CONSUMERS / 32 - W::WARPS;
-    if (blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0)
+    if (blockIdx.x == 0 && blockIdx.y == 0)
       known_spoilt<W::WARPS * 32, P>(packed, mine * 32 + static_cast<int>(threadIdx.x) % 32, power_of_two(packed.input()));
-    if (mine * 16 < p.rows()) held_lines<PARTLY, W>(p, r, part, cut, held_shared, words, held, free, told, back, mine);
+    if (mine * 16 < p.rows()) held_lines<W>(p, r, part, cut, held_shared, words, held, free, told, mine);
   } else if (warp >= W::CONSUMERS / 32) {
     registers_down<W::DOWN>();
     // Opaque, so that it is computed anew: there are few registers.
@@ -76,12 +74,12 @@ __global__ void __launch_bounds__(W::threads, 1) held_kernel(const __grid_consta
       return static_cast<Index>(strip * P::Box::at(3) - 8 + P::Shift::at(3) - S::LEAD);
     };
     if (WholeLines<W, P>(p, first()).hold())
-      held_input<PARTLY, WholeLines<W, P>, W>(p, packed, part, held_shared, full, empty, landed, warp - W::CONSUMERS / 32, first());
+      held_input<WholeLines<W, P>, W>(p, packed, part, held_shared, full, empty, landed, warp - W::CONSUMERS / 32, first());
     else
-      held_input<PARTLY, AnyLines<W, P>, W>(p, packed, part, held_shared, full, empty, landed, warp - W::CONSUMERS / 32, first());
+      held_input<AnyLines<W, P>, W>(p, packed, part, held_shared, full, empty, landed, warp - W::CONSUMERS / 32, first());
   } else {
     registers_up<W::UP>();
-    held_products<PARTLY, W>(p, r, packed, part, held_shared, full, empty, held, free, told, warp / 4);
+    held_products<W>(p, r, packed, part, held_shared, full, empty, held, free, told, warp / 4);
   }
 #endif
 }
@@ -103,66 +101,42 @@ __global__ void __launch_bounds__(ROW_THREADS) row_again_kernel(const R r, const
 }
 
 #ifndef __CUDACC_RTC__
-// How samples are cut among so many blocks, held in part too if they may be.
+// How samples are cut among so many blocks; no strips where that does not pay or fit.
 template <class W, class P, class R>
-HeldCut held_cut(const P& p, const R& r, int processors, bool may) {
+HeldCut held_cut(const P& p, const R& r, int processors) {
   using H = Hold<W, P>;
   HeldCut cut;
   const int64_t width = p.extent(3), lines = p.extent(2), samples = p.batches();
-  const bool plain = samples <= 0x7fffffff && 4 * p.rows() * lines * width <= 0x7fffffff && p.extent(0) == 1 && p.extent(1) == 1 && p.groups() == 1 && p.rows() <= PAIR_ROWS && p.rows() % 16 == 0 && width % 2 == 0;
+  const bool plain = p.extent(0) == 1 && p.extent(1) == 1 && p.groups() == 1 && p.rows() <= PAIR_ROWS && p.rows() % 16 == 0 && width % 2 == 0;
   if (!plain || reinterpret_cast<uintptr_t>(r.held_at(0, 0)) % 8 != 0 || r.rows() * r.repeats() != samples * p.rows()) return cut;
   const int64_t strips = ((width + 13) / 8 * 8 - 1) / H::BOX + 1, blocks = processors < HELD_BLOCKS ? processors : HELD_BLOCKS;
-  const auto take = [&](int64_t teams, int64_t least, int64_t most) {
-    const int64_t room = blocks / teams / strips, segments = room < lines ? room : lines;
-    const int64_t each = (lines - 1) / segments + 1;  // at most
-    const int64_t cost = ((samples - 1) / teams + 1) * (each + H::S::REACH) * (H::S::N + HELD_LINE);
-    if (each > most || each < least || (cut.strips != 0 && cost >= cut.cost)) return;
-    cut.teams = static_cast<int>(teams), cut.cost = cost, cut.partly = each > H::LINES;
-    cut.strips = static_cast<int>(strips), cut.segments = static_cast<int>(segments);
-    cut.each = static_cast<int>(lines / segments), cut.longer = static_cast<int>(lines % segments);
-  };
-  // As many teams as take the fewest lines of the input one after another. A block that has few lines of a sample reads much of the
-  // input twice, and waits for others often; each team's next sample is multiplied while the last is stored.
-  for (int64_t teams = 1; teams * 2 <= samples && teams * strips <= blocks; ++teams) take(teams, HELD_LEAST, H::LINES);
-  if (may && cut.strips == 0 && samples >= 2 && strips <= blocks && H::LINES > 2) take(1, H::LINES + 1, HELD_MOST);
-  const int64_t aside = int64_t(cut.strips) * cut.segments * (cut.each + (cut.longer > 0 ? 1 : 0) - H::LINES) * H::LINE;
-  if (cut.partly && (aside > samples * p.rows() * lines * width || reinterpret_cast<uintptr_t>(p.aside()) % 16 != 0)) cut.strips = 0;
+  const int64_t most = blocks / strips, segments = most < lines ? most : lines;
+  if (segments < 1) return cut;
+  const int64_t each = (lines - 1) / segments + 1;  // at most
+  // Samples in which a block has few lines read much of the input twice, and wait for each other often.
+  if (each > H::LINES || each < HELD_LEAST || samples < 2) return cut;
+  cut.strips = static_cast<int>(strips), cut.segments = static_cast<int>(segments);
+  cut.each = static_cast<int>(lines / segments), cut.longer = static_cast<int>(lines % segments);
   return cut;
 }
 
-template <bool PARTLY, class W, class P, class R>
-cudaError_t launch_cut(const P& p, const R& r, void* workspace, unsigned long long* words, const HeldCut& cut, cudaStream_t stream) {
+// P and then R, if that can be: else nothing, and `done` says so. W is for the first launch, Again for what W could not.
+template <class W, class Again, class P, class R>
+cudaError_t launch_held(const P& p, const R& r, void* workspace, unsigned long long* words, cudaStream_t stream, bool* done) {
   using H = Hold<W, P>;
-  const cudaError_t refused = allow_shared(held_kernel<PARTLY, W, P, R>, H::shared_bytes);
-  if (refused != cudaSuccess) return refused;
-  const dim3 blocks(static_cast<unsigned>(cut.strips), static_cast<unsigned>(cut.segments), static_cast<unsigned>(cut.teams));
-  return cudaLaunchKernelEx(After(blocks, W::threads, H::shared_bytes, stream, 1, true), held_kernel<PARTLY, W, P, R>, p, r, workspace, words, cut);
-}
-
-// P and then R, if that can be: else nothing, and `done` says so. W is for the first launch, Again for what W could not. Others are P
-// with narrower strips, of which those are taken that fit the extents best.
-template <class W, class Again, class P, class R, class... Others>
-cudaError_t launch_held(const P& p, const R& r, void* workspace, unsigned long long* words, cudaStream_t stream, bool* done, const Others&... others) {
   *done = false;
   if (p.batches() == 0 || p.rows() == 0 || box_count(p) == 0) return cudaSuccess;
   int device = 0, processors = 0;
   cudaError_t refused = cudaGetDevice(&device);
   if (refused == cudaSuccess) refused = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
-  if (refused != cudaSuccess) return refused;
-  const HeldCut cuts[] = {held_cut<W>(p, r, processors, true), held_cut<W>(others, r, processors, false)...};
-  const HeldCut* best = cuts;
-  for (const HeldCut& cut : cuts)
-    if (cut.strips != 0 && (best->strips == 0 || best->partly || cut.cost < best->cost)) best = &cut;
-  if (best->strips == 0) return cudaSuccess;
+  const HeldCut cut = refused == cudaSuccess ? held_cut<W>(p, r, processors) : HeldCut();
+  if (refused != cudaSuccess || cut.strips == 0) return refused;
   refused = cudaMemsetAsync(words, 0, 2 * HELD_GROUPS * HELD_BLOCKS * sizeof(*words), stream);
   if (refused == cudaSuccess) refused = pack_rows<W>(p, workspace, &processors, stream);
-  const HeldCut* at = cuts + 1;
-  const auto launch = [&](const auto& other) {
-    if (refused == cudaSuccess && at++ == best) refused = launch_cut<false, W>(other, r, workspace, words, *best, stream);
-  };
-  if (refused == cudaSuccess && best == cuts)
-    refused = best->partly ? launch_cut<true, W>(p, r, workspace, words, *best, stream) : launch_cut<false, W>(p, r, workspace, words, *best, stream);
-  (launch(others), ...);
+  if (refused == cudaSuccess) refused = allow_shared(held_kernel<W, P, R>, H::shared_bytes);
+  const dim3 blocks(static_cast<unsigned>(cut.strips), static_cast<unsigned>(cut.segments));
+  if (refused == cudaSuccess)
+    refused = cudaLaunchKernelEx(After(blocks, W::threads, H::shared_bytes, stream, 1, true), held_kernel<W, P, R>, p, r, workspace, words, cut);
   // Where others have a part of the chip its blocks cannot all be there at a time.
   if (refused == cudaErrorCooperativeLaunchTooLarge || refused == cudaErrorNotSupported) {
     cudaGetLastError();

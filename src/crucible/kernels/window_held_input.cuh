@@ -7,6 +7,13 @@
 namespace crucible {
 
 #if CRUCIBLE_HAS_WGMMA
+// Copies of the input leave L2 first, as it is read once, but for lines that another block reads later.
+__device__ __forceinline__ uint64_t kept_in_l2(bool stays) {
+  uint64_t first, normal;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(first));
+  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(normal));
+  return stays ? normal : first;
+}
 __device__ __forceinline__ void copy_leaving(unsigned to, const void* from, uint64_t policy) {
   asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(__cvta_generic_to_global(from)), "l"(policy) : "memory");
 }
@@ -108,31 +115,29 @@ struct WholeLines {
 
 // A warp that copies units of eight channels and rounds them. Each unit has a buffer of its own, which its warp fills with the
 // next line as soon as it has read the last: the input comes at the rate of what is on its way.
-template <bool PARTLY, class Lines, class W, class P>
+template <class Lines, class W, class P>
 __device__ __forceinline__ void held_input(const P& p, const Packed& packed, const HeldPart<P>& part, unsigned char* shared, unsigned full, unsigned empty,
                                            unsigned landed, int mine, Index i3) {
   using S = Strip<W, P>;
   using H = Hold<W, P>;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
   Lines from(p, i3);
   StripRounder<W, P> rounder{power_of_two(packed.input())};
   if (S::UNITS < W::WARPS && mine >= S::UNITS) return;
   // What is asked for: first lines are the last of the block above.
-  Index sample = held_sample<PARTLY>(0);
-  int line = 0;
+  Index sample = 0, line = 0;
   const auto next = [&]() {
-    // The input leaves L2 first, as it is read once, but for lines that another block reads later.
     from.place(sample, part.first + line + P::Shift::at(2), line < S::REACH);
-    if (++line == part.count + S::REACH) line = 0, sample += PARTLY ? 1 : static_cast<Index>(gridDim.z);
+    if (++line == part.count + S::REACH) line = 0, ++sample;
   };
   const auto landing = [&](int unit) { return shared + H::LANDINGS + unit * S::LANDING_BYTES; };
   const auto ask = [&](int unit) { from.ask(unit, landing(unit), landed + unit * 8); };
   next();
 #pragma unroll 1
   for (int unit = mine; unit < S::UNITS; unit += W::WARPS) ask(unit);
-  bool more = true;
 #pragma unroll 1
-  for (unsigned n = 0; more; ++n) {
-    more = sample < p.batches();
+  for (unsigned n = 0, all = static_cast<unsigned>(p.batches() * (part.count + S::REACH)); n < all; ++n) {
+    const bool more = n + 1 < all;
     if (Lines::EARLY && more) next();
     const unsigned slot = n % W::SLOTS;
 #pragma unroll(Lines::EARLY ? (S::UNITS + W::WARPS - 1) / W::WARPS : 1)
@@ -141,7 +146,7 @@ __device__ __forceinline__ void held_input(const P& p, const Packed& packed, con
       if (S::UNITS % W::WARPS != 0 && unit >= S::UNITS) break;
       barrier_wait(landed + unit * 8, n & 1);
       unsigned words[rounder.TILES];
-      int own = static_cast<int>(threadIdx.x) % 32;
+      int own = lane;
       if (!Lines::EARLY) asm volatile("" : "+r"(own));  // what depends on it is computed anew
       rounder.load(reinterpret_cast<const scalar*>(landing(unit)), own, words);
       __syncwarp();
@@ -156,9 +161,9 @@ __device__ __forceinline__ void held_input(const P& p, const Packed& packed, con
     }
     publish();
     __syncwarp();
-    if (static_cast<int>(threadIdx.x) % 32 == 0) barrier_arrive(full + slot * 8);
+    if (lane == 0) barrier_arrive(full + slot * 8);
   }
-  if (rounder.watch.seen.spoilt() && static_cast<int>(threadIdx.x) % 32 == 0) *packed.again = 1;
+  if (rounder.watch.seen.spoilt() && lane == 0) *packed.again = 1;
 }
 #endif
 

@@ -13,15 +13,14 @@ __device__ __forceinline__ void store_pair(unsigned to, float first, float secon
 }
 
 // A warpgroup: sums of a line, what P makes of them, and a slot that takes it.
-template <bool PARTLY, class W, class P, class R>
+template <class W, class P, class R>
 __device__ __forceinline__ void held_products(const P& p, const R& r, const Packed& packed, const HeldPart<P>& part, unsigned char* shared, unsigned full,
                                               unsigned empty, unsigned held, unsigned free, unsigned told, int which) {
   using S = Strip<W, P>;
   using H = Hold<W, P>;
-  constexpr int SLOTS = H::slots(PARTLY);
   const int thread = static_cast<int>(threadIdx.x) % 128, lane = thread % 32, quad = lane % 4;
   const int row = thread / 32 * 16 + lane / 4;
-  const int samples = held_samples<PARTLY>(p.batches()), rows = static_cast<int>(p.rows());
+  const Index samples = p.batches(), rows = p.rows();
   unsigned a[H::KEPT][4];
 #pragma unroll
   for (int k = 0; k < H::KEPT; ++k)
@@ -48,12 +47,12 @@ __device__ __forceinline__ void held_products(const P& p, const R& r, const Pack
       if (lane == 0) barrier_arrive(empty + released % W::SLOTS * 8);
   };
 #pragma unroll 1
-  for (int s = 0; s < samples; ++s) {
+  for (Index s = 0; s < samples; ++s) {
     float near[2] = {0, 0}, off[2] = {0, 0}, squares[2] = {0, 0};
-    const auto known = [&](int h) { return p.known(held_sample<PARTLY>(s) * p.groups(), row + 8 * h < rows ? row + 8 * h : rows - 1); };
+    const auto known = [&](int h) { return p.known(s * p.groups(), row + 8 * h < rows ? row + 8 * h : rows - 1); };
     const typename P::Known of[2] = {known(0), known(1)};
 #pragma unroll 1
-    for (int l = static_cast<int>((static_cast<unsigned>(which) ^ done) & 1); l < part.count; l += 2) {
+    for (Index l = (static_cast<unsigned>(which) ^ done) & 1; l < part.count; l += 2) {
       // Where lines are in the ring: said to be the same in all lanes, so that descriptors are made by the few instructions for such
       // numbers.
       unsigned slots[S::DOWN];
@@ -101,13 +100,8 @@ __device__ __forceinline__ void held_products(const P& p, const R& r, const Pack
             x = p.finish_known(of[h], x * by);
           }
         if (l < 2) {  // this warpgroup's first of the sample
-          // What is near the mean: of up to eight columns, two in each of four lanes, none of which may be there.
-          const int columns = left + quad * 2 < 8 ? left + quad * 2 : 8;
-          float sum = left > 0 ? (sums[4 + 2 * h] + sums[5 + 2 * h]) * 0.25f : 0.0f;
-#pragma unroll
-          for (int by = 1; by < 4; by *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, by);
-          sum *= __fdividef(4.0f, static_cast<float>(columns));
-          near[h] = columns > 0 && sum - sum == 0.0f ? sum : 0.0f;
+          const bool there = left > 0;
+          near[h] = near_mean<4>(there ? sums[4 + 2 * h] + sums[5 + 2 * h] : 0.0f, there ? 2 : 0);
         }
         // Columns come in pairs, of which both are this block's or none.
 #pragma unroll
@@ -117,11 +111,8 @@ __device__ __forceinline__ void held_products(const P& p, const R& r, const Pack
             off[h] += first + second, squares[h] = fmaf(second, second, fmaf(first, first, squares[h]));
           }
       }
-      // The last line of a sample that is held in part has a slot of its own.
-      const bool last_slot = PARTLY && l == part.count - 1;
-      const unsigned number = PARTLY ? static_cast<unsigned>(s * (part.count - 1) + l) : done + static_cast<unsigned>(l);
-      const unsigned slot = last_slot ? SLOTS : number % SLOTS, use = last_slot ? static_cast<unsigned>(s) : number / SLOTS;
-      barrier_wait(free + slot * 8, (use & 1) ^ 1);
+      const unsigned number = done + static_cast<unsigned>(l), slot = number % H::LINES;
+      barrier_wait(free + slot * 8, (number / H::LINES & 1) ^ 1);
       // Moments of this warpgroup's lines, for each row, as soon as they are known: others wait for them. Nothing cancels, as they
       // are deviations from what is near the mean. Where they go is free: the slot was used after what was there had been read.
       if (l + 2 >= part.count) {
@@ -139,9 +130,9 @@ __device__ __forceinline__ void held_products(const P& p, const R& r, const Pack
       }
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const int m = row + 8 * h;
-        const uintptr_t at = reinterpret_cast<uintptr_t>(r.held_at((held_sample<PARTLY>(s) * rows + m) / R::HELD_ROWS, m % R::HELD_ROWS)) / 4;
-        const int place = static_cast<int>((at + static_cast<uintptr_t>(static_cast<Index>(part.first + l) * part.width + part.strip * H::BOX)) % 8) + quad * 2;
+        const Index m = row + 8 * h;
+        const uintptr_t at = reinterpret_cast<uintptr_t>(r.held_at((s * rows + m) / R::HELD_ROWS, m % R::HELD_ROWS)) / 4;
+        const int place = static_cast<int>((at + static_cast<uintptr_t>((part.first + l) * part.width + part.strip * H::BOX)) % 8) + quad * 2;
         const unsigned to = shared_address(shared + H::FIRST) + (slot * H::LINE + static_cast<int>(m) * H::BOX + place - 8) * 4;
         const auto put = [&](int j) { store_pair(to + j * 32, sums[4 * j + 2 * h], sums[4 * j + 2 * h + 1]); };
         if (place >= 8) put(0);
@@ -149,7 +140,6 @@ __device__ __forceinline__ void held_products(const P& p, const R& r, const Pack
         for (int j = 1; j < S::N / 8 - 1; ++j) put(j);
         if (place < 8) put(S::N / 8 - 1);
       }
-      if (PARTLY) publish();
       barrier_arrive(held + slot * 8);
     }
     base += static_cast<unsigned>(part.count) + S::REACH, done += static_cast<unsigned>(part.count);

@@ -25,9 +25,6 @@ struct Holding {
 constexpr int HELD_BLOCKS = 160, HELD_GROUPS = 16;  // at most
 constexpr int HELD_COMMON = 8;  // numbers that a row's elements have in common, at most
 constexpr int HELD_LEAST = 4;   // lines of a sample that a block has
-constexpr int HELD_MOST = 128;  // the same where they are held in part: sums of more would lose digits
-constexpr int HELD_STAYS = 8;   // lines put aside last, which are kept in L2
-constexpr int HELD_LINE = 16;   // what a line costs beside its columns, in columns
 
 template <class W, class P>
 struct Hold {
@@ -39,57 +36,29 @@ struct Hold {
   static constexpr int RING = 0, LANDINGS = RING + W::SLOTS * S::SLOT_BYTES, WEIGHTS = LANDINGS + W::LANDINGS * S::LANDING_BYTES;
   static constexpr int TABLE = WEIGHTS + (STEPS - KEPT) * TAP_BYTES, PARTS = TABLE + PAIR_ROWS * HELD_COMMON * 4;
   static constexpr int SHARES = PARTS + 2 * 2 * PAIR_ROWS * 8, BARRIERS = SHARES + HELD_BLOCKS * 4;
-  static constexpr int MOST = 7;  // lines
-  static constexpr int FIRST = BARRIERS + ((2 * W::SLOTS + W::LANDINGS + 2 * MOST + 2 + W::WARPS) * 8 + 127) / 128 * 128;  // of the lines
+  static constexpr int MOST = 8;  // lines
+  static constexpr int FIRST = BARRIERS + ((2 * W::SLOTS + W::LANDINGS + 2 * MOST + 2) * 8 + 127) / 128 * 128;  // of the lines
   static constexpr int LINES = (232448 - FIRST) / (LINE * 4) < MOST ? (232448 - FIRST) / (LINE * 4) : MOST;
   static constexpr int shared_bytes = FIRST + LINES * LINE * 4;
-  // Slots that lines take in turn: where samples are held in part, the last slot is for lines that come back, and then for the
-  // sample's last line.
-  static __host__ __device__ constexpr int slots(bool partly) { return partly ? LINES - 1 : LINES; }
-  // Where a sample's moments go, those of the sample two before have been read: its slots have come round since.
-  static_assert(MOST <= 3 * (HELD_LEAST - 1) - 2, "lines of two samples and of a third but one");
 };
 
-// How samples are cut: strips, and lines of each strip; no strips where that does not pay or fit. Small samples are taken several at
-// a time, each by a team of blocks. Of large ones a block keeps its last lines only.
+// How samples are cut: strips, and lines of each strip. None where a block could not keep its part.
 struct HeldCut {
   int strips = 0, segments = 0, each = 0, longer = 0;  // lines of each segment; so many have one more
-  int teams = 1;
-  bool partly = false;
-  int64_t cost = 0;  // columns that a block computes one after another, for comparisons
 };
 
 #if CRUCIBLE_HAS_WGMMA
-// A team's samples: how many, and which one the s-th is. Those that are held in part have all blocks for one team.
-template <bool PARTLY>
-__device__ __forceinline__ int held_samples(Index all) {
-  return PARTLY ? static_cast<int>(all) : (static_cast<int>(all) + static_cast<int>(gridDim.z - 1 - blockIdx.z)) / static_cast<int>(gridDim.z);
-}
-template <bool PARTLY>
-__device__ __forceinline__ Index held_sample(int s) {
-  return PARTLY ? s : s * static_cast<int>(gridDim.z) + static_cast<int>(blockIdx.z);
-}
-
-// Copies leave L2 first, or like others.
-__device__ __forceinline__ uint64_t kept_in_l2(bool stays) {
-  uint64_t first, normal;
-  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(first));
-  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(normal));
-  return stays ? normal : first;
-}
-
-// What a block has of every sample of its team. These numbers, and what is in a sample, are small whatever a tensor's
-// indices are.
+// What a block has of every sample.
 template <class P>
 struct HeldPart {
-  int lines, width, strip, first, count;
+  Index lines, width, strip, first, count;
   __device__ __forceinline__ HeldPart(const P& p, const HeldCut& cut, int strip_, int segment)
-      : lines(static_cast<int>(p.extent(2))), width(static_cast<int>(p.extent(3))), strip(strip_), first(segment * cut.each + (segment < cut.longer ? segment : cut.longer)),
+      : lines(p.extent(2)), width(p.extent(3)), strip(strip_), first(segment * cut.each + (segment < cut.longer ? segment : cut.longer)),
         count(cut.each + (segment < cut.longer ? 1 : 0)) {}
   // Columns whose statistics are this block's: those that begin where strips do, whatever it stores.
   __device__ __forceinline__ int columns() const {
-    const int rest = width - strip * P::Box::at(3);
-    return rest < P::Box::at(3) ? rest : P::Box::at(3);
+    const Index rest = width - strip * P::Box::at(3);
+    return static_cast<int>(rest < P::Box::at(3) ? rest : P::Box::at(3));
   }
 };
 #endif

@@ -55,9 +55,6 @@ struct Merged : P {
   }
 };
 
-template <int M, class P>
-Merged<P, M> merged_groups(const P& p) { return Merged<P, M>(p); }
-
 #if CRUCIBLE_HAS_WGMMA
 // Of eight channels, those that are of one group wherever the eight begin.
 template <class P>

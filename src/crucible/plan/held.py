@@ -2,31 +2,25 @@
 
 On Hopper the blocks of a launch can keep a whole sample in shared memory until its moments are known, and what the walk
 after them would do with each element is done there. It takes a walk that does nothing else: one tensor, which the
-contraction makes and nobody else reads, becomes another of the same shape. Of samples that are too large for all blocks
-together a part is kept.
+contraction makes and nobody else reads, becomes another of the same shape.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace as changed
-from math import inf
+from collections.abc import Iterable, Sequence
 
 from crucible.plan.boxes import WindowTile
 from crucible.plan.forms import Form
 from crucible.plan.hopper import HOPPER_SHARED, MORE, PAIR_ROWS, TAP_BYTES, PairTile, landed_pixels, landing_bytes
 from crucible.plan.index import Int, of_var
-from crucible.plan.narrower import HALVINGS, PAYS, halved
 from crucible.plan.program import flat
 from crucible.plan.stages import Contraction, Row, Stage, read
-from crucible.plan.tiles import PROCESSORS
 from crucible.plan.value import Const, Load, Local, Op, Value, replace, walk
 from crucible.plan.vectors import by_parts
 
-# Of kernels/window_hold.cuh: lines in the ring but those under an output line, channels of a group, lines of a block,
-# what a line costs beside its columns.
-AHEAD, GROUPS, LEAST, LINE = 1, (4, 8, 16), 4, 16
-MOST = 7  # lines of a block
+# Of kernels/window_hold.cuh: lines in the ring but those under an output line, channels of a group, lines of a block.
+AHEAD, GROUPS, LEAST = 1, (4, 8, 16), 4
+MOST = 8  # lines of a block
 BLOCKS, REGISTERS = 160, 168  # at most; of a thread, for sums and weights
 COMMON, TABLE = 6, 8  # numbers that the elements of a part of a row have in common, at most; room for them
 WORDS = 2 * 16 * BLOCKS * 2 + 64  # for the moments of all blocks, and to begin where a line of memory does
@@ -34,11 +28,8 @@ SUM = Local("value", "f")
 KNOWN = 2  # numbers that the elements of a row have in common before their norm, at most
 
 
-def pair_up(stages: Sequence[Stage], kept: Iterable[str], hint: Callable[[Int], int]) -> None:
-    """Set ``held`` of contractions whose walk follows; ``kept`` are buffers that are wanted after all stages.
-
-    ``hint``: what a size is at the declared ones.
-    """
+def pair_up(stages: Sequence[Stage], kept: Iterable[str]) -> None:
+    """Set ``held`` of contractions whose walk follows; ``kept`` are buffers that are wanted after all stages."""
     wanted = set(kept)
     for number, (stage, after) in enumerate(zip(stages, stages[1:])):
         if not isinstance(stage, Contraction) or not isinstance(after, Row):
@@ -46,38 +37,6 @@ def pair_up(stages: Sequence[Stage], kept: Iterable[str], hint: Callable[[Int], 
         readers = [s for s in stages[number + 2 :] if any(x.buffer.name in read(s) for x in stage.stores)]
         if not readers and not wanted & {x.buffer.name for x in stage.stores} and _follows(stage, after):
             stage.held, after.held = after, True
-            stage.held_columns = _narrower(stage, hint)
-
-
-def _narrower(stage: Contraction, hint: Callable[[Int], int]) -> tuple[int, ...]:
-    c, tile = stage.contract, stage.tile
-    assert c.sliding is not None and isinstance(tile, WindowTile) and tile.pair is not None
-    samples = hint(c.batch[0].extent) if len(c.batch) > 1 else 1
-    return narrower_columns(c.sliding.form, tile.pair, tuple(map(hint, c.sliding.extents)), samples)
-
-
-def narrower_columns(form: Form, pair: PairTile, extents: Sequence[int], samples: int) -> tuple[int, ...]:
-    """Columns of narrower strips that are faster at half the declared extents, or at a quarter: the host picks."""
-    found: list[int] = []
-    for _ in range(HALVINGS):
-        extents = halved(form, extents)
-        costs = {n: cut_cost(form, changed(pair, columns=n), extents, samples) for n in range(24, pair.columns + 1, 8)}
-        best = min(costs, key=lambda n: costs[n])
-        before = min(costs[n] for n in (pair.columns, *found))
-        if costs[best] < inf and before >= PAYS * costs[best]:
-            found.append(best)
-    return tuple(found)
-
-
-def cut_cost(form: Form, pair: PairTile, extents: Sequence[int], samples: int, processors: int = PROCESSORS) -> float:
-    """Columns that a block computes one after another, where samples are held whole: ``held_cut`` of the kernel."""
-    strips = ((extents[3] + 13) // 8 * 8 - 1) // (pair.columns - MORE) + 1
-    blocks, reach, least = min(processors, BLOCKS), (form.kernel[2] - 1) * form.dilation[2], inf
-    for teams in range(1, min(samples // 2, blocks // strips) + 1):
-        each = -(-extents[2] // min(blocks // teams // strips, extents[2]))
-        if LEAST <= each <= lines(form, pair):
-            least = min(least, -(-samples // teams) * (each + reach) * (pair.columns + LINE))
-    return least
 
 
 def slots(form: Form) -> int:
@@ -184,7 +143,7 @@ def lines(form: Form, pair: PairTile) -> int:
     taken = slots(form) * 2 * chunks * landed * 16 + 2 * chunks * landing_bytes(landed, 4)
     taken += max(0, steps - (REGISTERS - columns // 2) // 4) * TAP_BYTES
     taken += PAIR_ROWS * (4 * TABLE + 32) + BLOCKS * 4
-    taken += -(-(2 * slots(form) + 2 * chunks + 2 * MOST + 6) * 8 // 128) * 128
+    taken += -(-(2 * slots(form) + 2 * chunks + 2 * MOST + 2) * 8 // 128) * 128
     return min(MOST, (HOPPER_SHARED - taken) // (PAIR_ROWS * (columns - MORE) * 4))
 
 

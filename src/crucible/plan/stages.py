@@ -136,7 +136,6 @@ class Contraction:
     packed: bool = False  # on Hopper, for its own instructions (kernels/contract_wgmma.cuh)
     site: Site | None = None  # what the tile was chosen for
     held: Row | None = None  # the walk that may follow in the same launch (plan/held.py)
-    held_columns: tuple[int, ...] = ()  # of instructions of narrower strips in that launch, for smaller extents
     nodes: list[str] = field(default_factory=list)
 
 
