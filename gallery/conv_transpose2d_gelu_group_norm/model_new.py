@@ -12674,7 +12674,7 @@ def _compiled(part, dtype, wide, conv, matmul, hopper):
     bare = "no_implicit_headers" in inspect.signature(load_inline).parameters  # torch's headers cost half a minute
     options = {"no_implicit_headers": True} if bare else {}
     return load_inline(
-        name=f"crucible_78d8874f516e_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}",
+        name=f"crucible_cf235c8b4a44_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}",
         cpp_sources=binding, cuda_sources=source,
         extra_cflags=["-O1"], extra_cuda_cflags=["-O3", "-std=c++17", *flags], **options,
     )

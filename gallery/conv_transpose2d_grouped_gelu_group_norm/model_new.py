@@ -11573,7 +11573,7 @@ def _compiled(part, dtype, wide, conv, matmul, hopper):
     bare = "no_implicit_headers" in inspect.signature(load_inline).parameters  # torch's headers cost half a minute
     options = {"no_implicit_headers": True} if bare else {}
     return load_inline(
-        name=f"crucible_cda26814861e_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}",
+        name=f"crucible_c2fe765f4b83_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}",
         cpp_sources=binding, cuda_sources=source,
         extra_cflags=["-O1"], extra_cuda_cflags=["-O3", "-std=c++17", *flags], **options,
     )

@@ -11041,7 +11041,7 @@ def _compiled(part, dtype, wide, conv, matmul, hopper, narrower):
     bare = "no_implicit_headers" in inspect.signature(load_inline).parameters  # torch's headers cost half a minute
     options = {"no_implicit_headers": True} if bare else {}
     return load_inline(
-        name=f"crucible_c9ec7e1a9beb_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}{narrower}",
+        name=f"crucible_29eeed8c9cdb_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}{narrower}",
         cpp_sources=binding, cuda_sources=source,
         extra_cflags=["-O1"], extra_cuda_cflags=["-O3", "-std=c++17", *flags], **options,
     )

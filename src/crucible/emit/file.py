@@ -63,7 +63,8 @@ def write_file(request: Request) -> str:
                                      f.structs, f.templates, f.columns, f.tf32, f.across,
                                      f.kept, f.asks))  # fmt: skip
     parts = {part: functors for part, functors in parts.items() if functors}
-    sections = [_header(request), _imports(), _cuda(parts, runs), _builder(request, parts, runs)]
+    cuda = _cuda(parts, runs)
+    sections = [_header(request), _imports(), cuda, _builder(request, parts, runs, cuda)]
     functions = [functions_text(mode) for mode in request.modes]
     sections += [recurrent.source()] * any(recurrent.NAME in text for text in functions)
     sections += functions
@@ -132,7 +133,7 @@ def _binding(functors: Sequence[Functor], runs: Sequence[Pass]) -> str:
     return "\n".join(lines)
 
 
-def _builder(request: Request, parts: dict[str, list[Functor]], runs: Sequence[Pass]) -> str:
+def _builder(request: Request, parts: dict[str, list[Functor]], runs: Sequence[Pass], cuda: str) -> str:
     scalars = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 3}
     listed = ", ".join(f"torch.{d}: {scalars[d]}" for d in request.dtypes)
     bindings = []
@@ -140,8 +141,8 @@ def _builder(request: Request, parts: dict[str, list[Functor]], runs: Sequence[P
         text = _binding(functors, [run for run in runs if run.part == part])
         bindings.append(f'_{part.upper()}_BINDING = r"""\n{text}\n"""')
     table = ", ".join(f'"{p}": (_{p.upper()}_BINDING, _{p.upper()}_SOURCE)' for p in parts)
-    texts = [f.text for fs in parts.values() for f in fs] + [text for run in runs for text in run.cuda()]
-    digest = hashlib.sha256("".join(texts).encode()).hexdigest()[:12]
+    # Of all that is compiled: files that differ in a kernel's body alone must not be built in one folder.
+    digest = hashlib.sha256("\n".join([cuda, *bindings]).encode()).hexdigest()[:12]
     switches = {
         "torch": ("torch.backends.cudnn.allow_tf32", 'torch.get_float32_matmul_precision() != "highest"'),
         "fp32": ("False", "False"),
