@@ -63,9 +63,20 @@ class Model(nn.Module):
     def forward(self, x):
         return self.norm(x) * self.scale
 """
+# A buffer of truth values, late enough that a number would be written into it that is none of them.
+MASKED = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale, self.shift = nn.Parameter(torch.randn(6)), nn.Parameter(torch.randn(6))
+        self.register_buffer("mask", torch.ones(8, 6, dtype=torch.bool).tril())
+
+    def forward(self, x):
+        return (self.scale * x + self.shift).masked_fill(~self.mask, 0.0)
+"""
 
 
-@pytest.mark.parametrize("text", [POSITIONS, WEIGHTS, FROZEN], ids=["part", "weights", "frozen"])
+@pytest.mark.parametrize("text", [POSITIONS, WEIGHTS, FROZEN, MASKED], ids=["part", "weights", "frozen", "masked"])
 def test_proven(tmp_path, text):
     reference, new = tmp_path / "reference.py", tmp_path / "new.py"
     reference.write_text(HEAD + text + TAIL)

@@ -245,7 +245,7 @@ class Runner:
         facts: dict[str, Any] = {}
         facts.update(modes(model))
         state = {
-            k: torch.zeros(shape, dtype=tensors.DTYPES[dtype]) + i % 7
+            k: torch.full(shape, i % 7, dtype=tensors.DTYPES[dtype])
             for i, (k, shape, dtype, _) in enumerate(message["layout"])
         }
         state.update({k: state[first] for k, first in message["tied"].items() if k in state and first in state})
