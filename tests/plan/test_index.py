@@ -130,3 +130,8 @@ def test_substitution_reaches_into_quotients() -> None:
     assert (of_atom(i) // 5).substitute({i: integer(11)}) == 2
     assert (of_atom(i) % 5).substitute({i: integer(11)}) == 1
     assert of_atom(Size("h")).substitute({Size("h"): integer(4)}) == 4
+
+
+def test_a_tensor_without_elements_has_an_index_of_zeros() -> None:
+    shape = (size("n"), integer(0), integer(4))
+    assert unflat(var("i", product(shape)), shape)[1] == 0

@@ -357,6 +357,8 @@ def below(value: Int, limit: Int) -> bool:
 def _divide(top: Int, bottom: Int) -> tuple[Int, Int]:
     if bottom == 1:
         return top, ZERO
+    if not bottom.terms:
+        return ZERO, ZERO  # where an element would be of a tensor that has none
     a, b = top.constant, bottom.constant
     if a is not None and b is not None:
         return integer(a // b), integer(a % b)
