@@ -309,7 +309,8 @@ def _planned(graph: Graph, name: str, options: FuseOptions, joint: Joint, elemen
     arguments = [b for b in program.buffers.values() if b.role in ("parameter", "buffer", "input", "constant")]
     old = {b.name: b for b in arguments}
     pairs = [(old.get(name), new) for name, new in zip(targets(graph, arguments), program.updates)]
-    same = same_place(plan, [(o, new) for o, new in pairs if o is not None and isinstance(new, Buffer)])
+    returned = {b.name for b in (*program.outputs, *program.gradients) if isinstance(b, Buffer)}
+    same = same_place(plan, [(o, new) for o, new in pairs if o is not None and isinstance(new, Buffer)], returned)
     outside = [*program.outputs, *program.updates, *program.gradients]
     pair_up(plan.forward_stages, {b.name for b in outside if isinstance(b, Buffer)} | set(plan.saved))
     functors = {}

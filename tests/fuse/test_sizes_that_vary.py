@@ -35,6 +35,16 @@ INTERLEAVED = """    def forward(self, x, cos, sin):
         out[..., 1::2] = a * sin + b * cos
         return out
 """
+# Places on an image, and in a volume from corner to corner; of one extent there is but the middle.
+AFFINE = """    def forward(self, theta, x, phi, v):
+        flat = F.affine_grid(theta, x.size(), align_corners=False)
+        return flat, F.affine_grid(phi, [v.size(0), 1, 1, *v.shape[3:]], align_corners=True)
+"""
+# Sizes that are zero whatever the input is.
+NOTHING = """    def forward(self, x):
+        y = torch.tanh(x)
+        return y[:, :0], torch.cat([y[:, :0], y], 1), y[:, :0].sum(1), (y[:, :0] * 2).reshape(-1)
+"""
 # What a U-Net does with a skip connection: it pads by a difference, or crops where that is negative.
 PADDED = """    def forward(self, a, u):
         more = a.size(2) - u.size(2)
@@ -58,8 +68,13 @@ for long, short in ((11, 8), (8, 11), (9, 9), (12, 7), (3, 10)):
     [
         pytest.param(INTERPOLATED, "torch.randn(2, 3, 4, 5), torch.randn(2, 3, 9, 7)", id="interpolated"),
         pytest.param(INTERLEAVED, "torch.randn(2, 6, 16), torch.randn(6, 8), torch.randn(6, 8)", id="interleaved"),
+        pytest.param(
+            AFFINE, "torch.randn(2, 2, 3), torch.randn(2, 1, 5, 6), torch.randn(3, 3, 4), torch.randn(3, 1, 4, 5, 7)",
+            id="affine",
+        ),
+        pytest.param(NOTHING, "torch.randn(5, 4)", id="nothing"),
     ],
-)
+)  # fmt: skip
 def test_proven(tmp_path, body, inputs):
     reference, new = tmp_path / "reference.py", tmp_path / "new.py"
     reference.write_text(HEAD + body + TAIL.replace("INPUTS", inputs))
@@ -67,6 +82,7 @@ def test_proven(tmp_path, body, inputs):
     new.write_text(fused.text)
     found = crucible.prove(reference, new, device="sim", seed=3, quick=True, timeout=300)
     assert found.verdict == "proven", found.to_text()[-3000:]
+    assert not found.limits, found.limits  # it refuses no size
     assert not any("empty" in name for name, _ in fused.unfused)
 
 

@@ -1,4 +1,4 @@
-"""Buffers that a Model reads and writes in one call, and whose names are those of operators."""
+"""Buffers that a Model reads and writes in one call, returns, or writes twice; and some named as operators are."""
 
 from __future__ import annotations
 
@@ -33,12 +33,41 @@ def get_inputs():
 def get_init_inputs():
     return []
 """
+# A new value that is returned, one that two buffers get, and one that backward needs.
+SEVERAL = """
+import torch
+import torch.nn as nn
 
 
-@pytest.mark.parametrize("name", ["center", "mean"])
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+        for name in ("fast", "slow", "scale"):
+            self.register_buffer(name, torch.ones(16))
+
+    def forward(self, x):
+        self.calls += 1
+        self.fast += 1
+        self.slow.copy_(self.fast)
+        self.scale.mul_(0.5).add_(x.detach().abs().mean(0))
+        return torch.tanh(x) * self.scale, self.calls.clone()
+
+
+def get_inputs():
+    return [torch.randn(8, 16)]
+
+
+def get_init_inputs():
+    return []
+"""
+SOURCES = {"center": SOURCE.replace("NAME", "center"), "mean": SOURCE.replace("NAME", "mean"), "several": SEVERAL}
+
+
+@pytest.mark.parametrize("name", SOURCES)
 def test_proven(tmp_path, name):
     reference, new = tmp_path / "reference.py", tmp_path / "new.py"
-    reference.write_text(SOURCE.replace("NAME", name))
+    reference.write_text(SOURCES[name])
     new.write_text(fuse_problem(reference, FuseOptions()).text)
     found = crucible.prove(reference, new, device="sim", seed=3, quick=True, timeout=300)
     assert found.verdict == "proven", found.to_text()[-3000:]

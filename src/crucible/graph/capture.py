@@ -96,6 +96,7 @@ def capture(model: torch.nn.Module, args: Example, *, kwargs: dict[str, Any] | N
                     "each operator what it does. Write the types instead, such as x.to(torch.bfloat16)"
                 )
             _detach_where_no_grad(program.graph_module)
+            _copy_apart(program.graph_module)
             program = program.run_decompositions({})
     except CaptureError:
         raise
@@ -123,6 +124,23 @@ def _detach_where_no_grad(module: fx.GraphModule) -> None:
     for _, part in module.named_children():
         if isinstance(part, fx.GraphModule):
             _detach_where_no_grad(part)
+
+
+def _copy_apart(module: fx.GraphModule) -> None:
+    """What is copied into a tensor, and used elsewhere too, gets a name of its own: torch.export knows new values of
+    buffers by their names."""
+    for node in module.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
+        source = node.args[1]
+        if len(source.users) == 1:
+            continue
+        with module.graph.inserting_before(node):
+            own = module.graph.call_function(torch.ops.aten.clone.default, (source,))
+        own.meta["val"] = source.meta["val"]
+        node.update_arg(1, own)
+    module.recompile()
+    for _, part in module.named_children():
+        if isinstance(part, fx.GraphModule):
+            _copy_apart(part)
 
 
 def _writes(node: fx.Node, value: fx.Node) -> bool:
@@ -195,7 +213,7 @@ def _all_free(value: Any) -> Any:
 @contextlib.contextmanager
 def _free_lengths() -> Iterator[None]:
     """Where torch's own code would fix a size that the Model leaves open, say the same in other operators."""
-    original = torch.max_pool1d
+    originals = torch.max_pool1d, torch.affine_grid_generator
 
     def max_pool1d(
         x: torch.Tensor, kernel: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
@@ -207,11 +225,22 @@ def _free_lengths() -> Iterator[None]:
         wide = x.unsqueeze(-2)
         return torch.max_pool2d(wide, pair(kernel, 1), step, pair(padding, 0), pair(dilation, 1), ceil_mode).squeeze(-2)
 
-    torch.max_pool1d = max_pool1d  # type: ignore[assignment]
+    def affine_grid_generator(theta: torch.Tensor, size: Sequence[int], align_corners: bool) -> torch.Tensor:
+        spatial = size[2:]
+        wide = theta.reshape(theta.shape[0], *[1] * len(spatial), *theta.shape[1:])
+        grid = wide[..., -1]
+        for k, n in enumerate(spatial):
+            place = torch.arange(n, dtype=theta.dtype, device=theta.device) * 2 - (n - 1)  # whole numbers
+            place = place / (torch.sym_max(n - 1, 1) if align_corners else n)
+            axis = len(spatial) - 1 - k  # the last extent is x
+            grid = grid + wide[..., axis] * place.reshape(n, *[1] * axis, 1)
+        return grid
+
+    torch.max_pool1d, torch.affine_grid_generator = max_pool1d, affine_grid_generator  # type: ignore[assignment]
     try:
         yield
     finally:
-        torch.max_pool1d = original
+        torch.max_pool1d, torch.affine_grid_generator = originals
 
 
 class _quiet:

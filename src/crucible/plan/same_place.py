@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable
 
 from crucible.plan.program import Buffer
 from crucible.plan.schedule import Plan
@@ -10,9 +11,14 @@ from crucible.plan.stages import Map, Row, read, values_of, written
 from crucible.plan.value import Load, walk
 
 
-def same_place(plan: Plan, updates: Iterable[tuple[Buffer, Buffer]]) -> dict[str, str]:
-    """Of (old, new) buffers those that may be one: names of the old by names of the new."""
-    return {new.name: old.name for old, new in updates if _may(plan, old.name, new.name)}
+def same_place(plan: Plan, updates: Iterable[tuple[Buffer, Buffer]], returned: Collection[str]) -> dict[str, str]:
+    """Of (old, new) buffers those that may be one: names of the old by names of the new.
+
+    Not of what is returned too, or of two that get one new value.
+    """
+    pairs = [(old.name, new.name) for old, new in updates]
+    uses = Counter([*(new for _, new in pairs), *returned, *plan.saved])
+    return {new: old for old, new in pairs if uses[new] == 1 and _may(plan, old, new)}
 
 
 def _may(plan: Plan, old: str, new: str) -> bool:
