@@ -76,6 +76,77 @@ def test_a_changed_configuration_is_refused():
         fused(torch.empty(2, 4, 9))
 
 
+RUNS = "is on cpu"  # all else was right: there is no device here
+
+
+def normed():
+    net = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(0.25))
+    return net, crucible.fuse(net, torch.empty(4, 8))
+
+
+def refused(fused, message):
+    for _ in range(2):  # what was found in the first call is not remembered as right
+        with pytest.raises(RuntimeError, match=message):
+            fused(torch.empty(4, 8))
+
+
+@quick
+def test_what_changes_after_the_first_call_is_refused():
+    net, fused = normed()
+    refused(fused, RUNS)
+    net[1].momentum = 0.5
+    refused(fused, "fuse it again")
+    net[1].momentum = 0.1
+    refused(fused, RUNS)
+    net[2].p = 0.5
+    refused(fused, "fuse it again")
+    net[2].p = 0.25
+    net[1] = nn.BatchNorm1d(8, momentum=0.3)
+    refused(fused, "fuse it again")
+    net[1] = nn.BatchNorm1d(8)
+    refused(fused, RUNS)
+
+
+@quick
+def test_a_layer_in_another_mode_than_the_rest_is_refused():
+    net, fused = normed()
+    refused(fused, RUNS)
+    net[1].eval()
+    refused(fused, "1 is in eval mode, and these kernels were made for it in training mode")
+    fused.eval()
+    refused(fused, RUNS)
+    net[2].train()
+    refused(fused, "2 is in training mode")
+    fused.train()
+    refused(fused, RUNS)
+    twin = copy.deepcopy(fused)  # knows nothing of what was found in the first
+    twin[1].eval()
+    refused(twin, "1 is in eval mode")
+    refused(fused, RUNS)
+
+
+@quick
+def test_a_layer_that_train_leaves_alone_may_stay_so():
+    class Frozen(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.BatchNorm1d(8)
+
+        def train(self, mode=True):
+            super().train(mode)
+            self.norm.eval()
+            return self
+
+        def forward(self, x):
+            return self.norm(x)
+
+    fused = crucible.fuse(Frozen().train(), torch.empty(4, 8))
+    for mode in (True, False):
+        refused(fused.train(mode), RUNS)
+    fused.norm.train()
+    refused(fused, "norm is in training mode")
+
+
 @quick
 def test_hooks_of_the_module_are_not_baked_in():
     net = nn.ReLU()

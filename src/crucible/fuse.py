@@ -145,7 +145,7 @@ def fuse_source(
         raise FuseError(f"{name} makes Model in another way than by one `class Model`, from which ModelNew is written")
     progress("capturing")
     try:
-        modes, rewrites = _modes(model, inputs, options, progress)
+        modes, rewrites, layers = _modes(model, inputs, options, progress)
     except Unsupported as error:  # where no operator can be left to torch either, such as an argument's type
         raise FuseError(f"{name} cannot be fused: {error}") from error
     dtypes = _dtypes(modes, name, options)
@@ -157,6 +157,7 @@ def fuse_source(
     request = Request(
         source, name, modes, arguments, fixed, digest, _signature(parameters), options.chosen_engine, options.precision,
         hopper=options.engine == "auto", version=__version__, table=_table(modes), dtypes=dtypes,
+        layers=layers,
     )  # fmt: skip
     captured = name_of(_element([m.graph for m in modes]))
     element = captured if captured in dtypes else dtypes[0]
@@ -197,14 +198,16 @@ def _built(problem: Problem) -> torch.nn.Module:
 
 def _modes(
     model: torch.nn.Module, inputs: Sequence[Any], options: FuseOptions, progress: Progress
-) -> tuple[list[Mode], list[str]]:
-    """One mode, or two where the module computes something else when it is not training."""
+) -> tuple[list[Mode], list[str], dict[str, tuple[bool, bool]]]:
+    """One mode, or two where the module computes something else when it is not training; and its layers' own modes."""
     rewrites: list[str] = []
+    layers: dict[str, tuple[bool, bool]] = {}
     training = model.training
     graphs = [capture(model, inputs)]
     names = ["training" if training else "evaluation"]
     if _has_modes(model):
         other = copied(model).train(not training)
+        layers = _layers(other, model) if training else _layers(model, other)
         second = capture(other, inputs)
         if _text(second) != _text(graphs[0]):
             graphs.append(second)
@@ -214,6 +217,7 @@ def _modes(
             names.reverse()
     if len(graphs) == 1:
         names = ["model"]
+        layers = {name: modes for name, modes in layers.items() if modes[0] == modes[1]}  # of others it is all the same
     functions = list(dict.fromkeys(f for graph in graphs for f in graph.functions))
     if functions and not options.forward_only:
         raise FuseError(
@@ -231,7 +235,7 @@ def _modes(
         modes.append(mode)
         rewrites += [f"{sentence}{label}" for sentence in moved]
         _reachable(graph, model)
-    return modes, rewrites
+    return modes, rewrites, layers
 
 
 def _reachable(graph: Graph, model: torch.nn.Module) -> None:
@@ -267,6 +271,16 @@ def _path(model: torch.nn.Module, name: str) -> str:
 def _has_modes(model: torch.nn.Module) -> bool:
     """Whether train() and eval() can differ: a layer of torch's that has modes, or code that asks for one."""
     return any(_asks_for_mode(kind) for kind in {type(m) for m in model.modules()})
+
+
+def _layers(evaluation: torch.nn.Module, training: torch.nn.Module) -> dict[str, tuple[bool, bool]]:
+    """Whether layers that have modes are in training mode, in either mode of the whole."""
+    trained = dict(training.named_modules())
+    return {
+        name: (layer.training, trained[name].training)
+        for name, layer in evaluation.named_modules()
+        if name and _asks_for_mode(type(layer))
+    }
 
 
 def _asks_for_mode(kind: type) -> bool:

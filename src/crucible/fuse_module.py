@@ -78,14 +78,12 @@ def _exchanged(
     module: torch.nn.Module, fused: Fused, signature: inspect.Signature, digest: str
 ) -> torch.nn.Module:
     """A shallow copy of the module, which shares all it holds, with a class of its own for the fused forward()."""
-    seen: set[int] = set()
+    assert fused.request is not None
+    layers = fused.request.layers
 
     def check(self: torch.nn.Module) -> None:
-        """Refuse, on the first call, a module whose configuration was changed after it was fused."""
-        if id(self) not in seen:
-            if settings.digest(self) != digest:
-                raise RuntimeError(f"{type(self).__name__}: it was changed after it was fused; fuse it again")
-            seen.add(id(self))
+        """Refuse a module whose configuration was changed after it was fused."""
+        settings.expect(self, digest, layers)
 
     name = type(module).__name__
     forward = bound_forward(load_forward(fused.text, name), signature, check)

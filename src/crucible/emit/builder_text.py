@@ -235,17 +235,6 @@ SEVERAL_TYPES = '''def _checked(others, **tensors):
             raise RuntimeError(f"ModelNew: {name} is {t.dtype}; made for a Model where it is {expected}")
     return dtype, first.device'''
 
-EXPECT = '''
-
-def _expect(module, digest):
-    """Refuse a configuration that these kernels were not made for."""
-    if module.__dict__.get("_crucible_settings") != digest:
-        if _settings(module) != digest:
-            raise RuntimeError("ModelNew: made for get_init_inputs(); run crucible fuse again for other arguments")
-        module.__dict__["_crucible_settings"] = digest
-'''
-
-
 CONSTANT = '''
 
 

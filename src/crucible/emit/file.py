@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from crucible.emit import settings, wgmma
-from crucible.emit.builder_text import BUILDER, EXPECT, NARROWER, ONE_TYPE, SEVERAL_TYPES
+from crucible.emit.builder_text import BUILDER, NARROWER, ONE_TYPE, SEVERAL_TYPES
 from crucible.emit.functions import functions_text, passes_of
 from crucible.emit.functor import Functor
 from crucible.emit.host import Mode
@@ -45,6 +45,8 @@ class Request:
     version: str = ""
     table: list[str] = field(default_factory=list)  # which node went into which kernel
     dtypes: tuple[str, ...] = ("float32", "float16", "bfloat16", "float64")
+    # Whether a layer that has modes is in training mode, when the module is in eval mode and when it trains.
+    layers: dict[str, tuple[bool, bool]] = field(default_factory=dict)
 
 
 def write_file(request: Request) -> str:
@@ -162,7 +164,12 @@ def _builder(request: Request, parts: dict[str, list[Functor]], runs: Sequence[P
         hopper=request.hopper and request.engine != "simt" and own,
         checked=SEVERAL_TYPES if request.modes[0].plan.program.own else ONE_TYPE,
     )  # fmt: skip
-    return "\n\n".join([*bindings, f"_SOURCES = {{{table}}}"]) + "\n" + body + "\n\n" + settings.source() + EXPECT
+    sources = "\n\n".join([*bindings, f"_SOURCES = {{{table}}}"])
+    return f"{sources}\n{body}\n\n{settings.source()}{_layers(request)}"
+
+
+def _layers(request: Request) -> str:
+    return f"\n\n# Whether they are in training mode: in eval mode, and while training.\n_LAYERS = {request.layers!r}\n"
 
 
 def labelled(modes: Sequence[Mode]) -> None:

@@ -83,7 +83,7 @@ def _without_head(text: str) -> str:
 
 
 def _forward_body(request: Request) -> list[str]:
-    lines = [f"_expect(self, {request.settings!r})"] if request.settings else []
+    lines = [f"_expect(self, {request.settings!r}, _LAYERS)"] if request.settings else []
     for name, value in request.fixed:
         lines.append(f"if {name} != {value!r}:")
         lines.append(f'    raise ValueError(f"ModelNew: made for {name}={value!r}, got {{{name}}}")')
