@@ -221,9 +221,9 @@ def _modes(
     functions = list(dict.fromkeys(f for graph in graphs for f in graph.functions))
     if functions and not options.forward_only:
         raise FuseError(
-            f"forward() calls {', '.join(functions)}, whose backward() is Python and would be lost. Fuse it for "
-            "inference with --forward-only, or say the gradient with operators: for one that passes straight "
-            "through f, x + (f(x) - x).detach()"
+            f"gradients go through Python code, which would be lost: {', '.join(functions)}. Fuse it for inference "
+            "with --forward-only, or say the gradient with operators: for one that passes straight through f, "
+            "x + (f(x) - x).detach()"
         )
     modes, element = [], _element(graphs)
     for graph, name in zip(graphs, names):

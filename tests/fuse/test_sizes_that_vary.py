@@ -62,6 +62,29 @@ for long, short in ((11, 8), (8, 11), (9, 9), (12, 7), (3, 10)):
     assert torch.allclose(given[1].grad, placed[1].grad.cpu(), atol=1e-5), (long, short)
 """
 
+# Answers that torch knows of sizes of two or more, and parts that fewer rows have not.
+TAKEN = """    def forward(self, x, y):
+        if x.size(0) > 1 and y.size(0) != 3:
+            x = x - x.mean(0)
+        return torch.tanh(x[:2, 1:7:2]) + x[-4:-2, :3], y.squeeze(0) * 2
+"""
+REFUSES = """
+import new, reference
+for rows, columns, others, words in (
+    (9, 8, 4, None), (4, 6, 2, None), (5, 7, 5, None), (3, 8, 4, "x.shape[0] >= 4"), (1, 8, 4, "x.shape[0] > 1"),
+    (9, 5, 4, "x.shape[1] >= 6"), (9, 8, 3, "y.shape[0] != 3"), (9, 8, 1, "y.shape[0] != 1"),
+):
+    given = [torch.randn(rows, columns), torch.randn(others, 5)]
+    try:
+        got = new.ModelNew()(*(x.cuda() for x in given))
+    except RuntimeError as error:
+        assert words and words in str(error), (rows, columns, others, str(error))
+    else:
+        assert words is None, (rows, columns, others)
+        for a, b in zip(got, reference.Model()(*given), strict=True):
+            assert a.shape == b.shape and torch.allclose(a.cpu(), b, atol=1e-6)
+"""
+
 
 @pytest.mark.parametrize(
     ("body", "inputs"),
@@ -92,3 +115,10 @@ def test_padded_and_cropped(tmp_path, run_on_device):
     fused = fuse_problem(reference, FuseOptions(strict=True))
     (tmp_path / "new.py").write_text(fused.text)
     run_on_device(SCRIPT)
+
+
+def test_sizes_that_would_give_other_shapes_are_refused(tmp_path, run_on_device):
+    reference = tmp_path / "reference.py"
+    reference.write_text(HEAD + TAKEN + TAIL.replace("INPUTS", "torch.randn(9, 8), torch.randn(4, 5)"))
+    (tmp_path / "new.py").write_text(fuse_problem(reference, FuseOptions(forward_only=True)).text)
+    run_on_device(REFUSES)

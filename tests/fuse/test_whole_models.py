@@ -91,6 +91,26 @@ class Model(nn.Module):
         return torch.tanh(y), rows * 2, y.detach().abs(), (y > 0).float()
 """
 
+# A teacher that follows its pupil, statistics of an instance norm, a buffer that no state dict has.
+FOLLOWED = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.pupil, self.teacher = nn.Linear(8, 6), nn.Linear(8, 6).requires_grad_(False)
+        self.norm = nn.InstanceNorm1d(6, affine=True, track_running_stats=True)
+        self.register_buffer("seen", torch.zeros(8), persistent=False)
+
+    def forward(self, x):
+        if self.training:
+            with torch.no_grad():
+                for slow, fast in zip(self.teacher.parameters(), self.pupil.parameters()):
+                    slow.mul_(0.9).add_(fast, alpha=0.1)
+        x = x - self.seen
+        self.seen.lerp_(x.detach().mean((0, 1)), 0.5)
+        y = self.norm(self.pupil(x).transpose(1, 2))
+        return F.cosine_similarity(y.transpose(1, 2), self.teacher(x), dim=-1)
+"""
+
 
 @pytest.mark.parametrize(
     ("model", "inputs"),
@@ -99,6 +119,7 @@ class Model(nn.Module):
         pytest.param(RECURRENT, "torch.randn(6, 3, 12)", id="recurrent"),
         pytest.param(EMBEDDED, "torch.randn(2, 4, 19), torch.tensor([3, 500])", id="embedded"),
         pytest.param(TRACKED, "torch.randn(2, 3, 8, 9)", id="tracked"),
+        pytest.param(FOLLOWED, "torch.randn(2, 5, 8)", id="followed"),
     ],
 )
 def test_proven(tmp_path, model, inputs):

@@ -155,8 +155,99 @@ class Rounded(nn.Module):
 SOURCE = "class Model(torch.nn.Module):\n    def forward(self, x): ...\n"
 
 
+class Hooked(nn.Module):
+    def forward(self, x):
+        y = x * 2
+        if y.requires_grad:
+            y.register_hook(lambda g: g * 0.5)
+        return torch.tanh(y)
+
+
+def test_hooks_that_may_change_gradients_are_refused_by_name():
+    layers = nn.Sequential(nn.Linear(3, 3), nn.Tanh())
+    layers[0].register_full_backward_hook(lambda layer, given, made: None)
+    for model, name in ((Hooked(), r"Tensor\.register_hook\(\)"), (layers, "a backward hook of 0")):
+        given = without_memory([torch.randn(4, 3, requires_grad=True)])
+        given = [x.requires_grad_() for x in given]
+        with pytest.raises(FuseError, match=f"would be lost: {name}"):
+            fuse_source(SOURCE, "hooked.py", model, given)
+        fuse_source(SOURCE, "hooked.py", model, given, FuseOptions(forward_only=True))
+    layers[0]._backward_hooks.clear()
+    layers.register_full_backward_hook(lambda layer, given, made: None)  # runs around what is fused
+    fuse_source(SOURCE, "hooked.py", layers, given)
+
+
+class Clipped(nn.Linear):
+    def forward(self, x):
+        self.weight.data.clamp_(-0.1, 0.1)
+        return super().forward(x)
+
+
+class Penalty(nn.Linear):
+    def forward(self, x):
+        x = x.detach().requires_grad_()
+        return torch.autograd.grad(torch.tanh(super().forward(x)).sum(), x, create_graph=True)[0]
+
+
+class Moved(nn.Linear):
+    def forward(self, x):
+        with torch.no_grad():
+            self.bias.mul_(0.9)
+        return super().forward(x)
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        pytest.param(Clipped(3, 3), r"takes the \.data of a tensor", id="data"),
+        pytest.param(Penalty(3, 3), r"calls torch\.autograd\.grad\(\)", id="grad"),
+        pytest.param(Moved(3, 3), "changes the parameter bias, which has gradients", id="parameter"),
+    ],
+)
+def test_what_torch_export_cannot_follow_is_named(model, words):
+    with pytest.raises(CaptureError, match=words):
+        capture(model, without_memory([torch.randn(4, 3)]))
+
+
+class Branching(nn.Module):
+    def forward(self, x, y):
+        if x.size(0) > 1 and y.size(0) != 3:
+            x = x - x.mean(0)
+        return x[:2, 1:7:2], y.squeeze(0), x[-5:]
+
+
+def test_what_is_taken_for_granted_of_sizes_is_asked_at_run_time():
+    """torch takes sizes for two or more, and knows without a guard."""
+    given = without_memory([torch.randn(9, 8), torch.randn(4, 8)])
+    graph = capture(Branching(), given)
+    (rows, columns), (others, _) = (n.meta["val"].shape for n in graph.placeholders)
+    found = {str(c) for c in trace(graph, backward=False).guards}
+    assert {f"{rows} > 1", f"{rows} >= 2", f"{columns} >= 6", f"Ne({others}, 1)", f"Ne({others}, 3)"} <= found
+    assert torch.SymBool.__bool__.__qualname__ == "SymBool.__bool__"
+
+
+class Masked(nn.Module):
+    """Masks that are kept by length."""
+
+    def __init__(self):
+        super().__init__()
+        self.masks = {}
+
+    def forward(self, x):
+        n = x.size(1)
+        if n not in self.masks:
+            self.masks[n] = torch.ones(n, n).tril()
+        return x @ self.masks[n]
+
+
+def test_a_size_that_must_be_a_number_is_one():
+    graph = capture(Masked(), without_memory([torch.randn(4, 5)]))
+    (shape,) = (n.meta["val"].shape for n in graph.placeholders if graph.sources[n.name].kind == "input")
+    assert isinstance(shape[0], torch.SymInt) and shape[1] == 5
+
+
 def test_a_backward_that_is_python_is_refused_by_name():
-    with pytest.raises(FuseError, match=r"calls Straight, whose backward\(\) is Python.*--forward-only"):
+    with pytest.raises(FuseError, match=r"would be lost: backward\(\) of Straight.*--forward-only"):
         fuse_source(SOURCE, "rounded.py", Rounded(), without_memory([torch.randn(4, 3)]))
     assert torch.autograd.Function.apply.__func__ is torch.autograd.Function.__dict__["apply"].__func__
     assert Straight.apply(torch.ones(1)).item() == 1

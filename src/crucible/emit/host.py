@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -72,17 +73,17 @@ def sizes_of(mode: Mode) -> list[str]:
 def bind_sizes(mode: Mode, wanted: Iterable[Buffer]) -> list[str]:
     """Statements that read sizes off the arguments and refuse shapes that the Model would not take."""
     lines: list[str] = []
-    bound: set[str] = set()
+    bound: dict[str, str] = {}  # a size's name: where it comes from
     checks: list[str] = []
     for b in wanted:
         if not b.shape and b.role != "input":
             continue
         plain = []
-        for s in b.shape:
+        for k, s in enumerate(b.shape):
             atom = s.atom
             name = str(atom) if atom is not None and not s.variables() else ""
             if name and name.isidentifier() and name not in bound and name not in mode.plan.program.sizes:
-                bound.add(name)
+                bound[name] = f"{b.name}.shape[{k}]"
                 plain.append(name)
             else:
                 plain.append("_")
@@ -98,10 +99,11 @@ def bind_sizes(mode: Mode, wanted: Iterable[Buffer]) -> list[str]:
     for name, text in mode.plan.program.sizes.items():
         checks.append(f"{name} = {text}")
     for condition in mode.joint.guards:
-        if {str(symbol) for symbol in condition.free_symbols} <= bound:
+        if {str(symbol) for symbol in condition.free_symbols} <= set(bound):
             text = python_text(condition)
             checks.append(f"if not ({text}):")
-            message = f"ModelNew: made for sizes with {text}; run crucible fuse again for others"
+            said = re.sub(r"\w+", lambda word: bound.get(word[0], word[0]), text)
+            message = f"ModelNew: made for sizes with {said}; run crucible fuse again for others"
             checks.append(f"    raise RuntimeError({message!r})")
     return lines + checks
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import io
 import logging
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
@@ -20,6 +19,10 @@ from torch import fx
 from crucible.autocast import switched_on
 from crucible.exact import copied
 from crucible.graph import recurrent
+from crucible.graph.asked import asked_of_sizes, assumed_of_sizes
+from crucible.graph.backward import backward_hooks, own_functions
+from crucible.graph.exported import Lost, mend
+from crucible.graph.instead import said_otherwise
 
 Example = Sequence[Any]
 
@@ -56,7 +59,8 @@ class Graph:
     notes: list[str] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)  # placeholders, in the order of the last outputs
     returned: dict[int, str] = field(default_factory=dict)  # outputs that are such an argument itself
-    functions: list[str] = field(default_factory=list)  # with a backward of their own, of which the graph has nothing
+    asked: list[Any] = field(default_factory=list)  # conditions on sizes under which it is right
+    functions: list[str] = field(default_factory=list)  # what of its backward is Python, of which the graph has nothing
 
     @property
     def placeholders(self) -> list[fx.Node]:
@@ -79,96 +83,46 @@ class Graph:
 
 def capture(model: torch.nn.Module, args: Example, *, kwargs: dict[str, Any] | None = None) -> Graph:
     """The graph of ``model(*args)`` in the mode the model is in. ``args`` may live on the meta device."""
+    for free in (None, 1, 0):  # a Model that needs a size as a number, as a key say, pins it down
+        try:
+            return _captured(model, args, kwargs, free)
+        except CaptureError as error:
+            if "SymInt" not in str(error.__cause__) or not isinstance(error.__cause__, TypeError) or free == 0:
+                raise
+    raise AssertionError
+
+
+def _captured(model: torch.nn.Module, args: Example, kwargs: dict[str, Any] | None, free: int | None) -> Graph:
+    """With the sizes of the first ``free`` dimensions free, or all."""
     from torch.export import export
 
-    shapes = _grouped(model, pytree.tree_map(_all_free, tuple(args)))
+    shapes = _grouped(model, pytree.tree_map(lambda value: _all_free(value, free), tuple(args)))
     model, args = _off_meta(model), pytree.tree_map(_allocated, tuple(args))
     try:
         with (
-            warnings.catch_warnings(), _quiet(), _free_lengths(), recurrent.whole(), _own_functions() as functions,
+            warnings.catch_warnings(), _quiet(), said_otherwise(), recurrent.whole(), own_functions() as functions,
             switched_on() as mixed,
         ):  # fmt: skip
             warnings.simplefilter("ignore")
-            program = export(model, tuple(args), kwargs, dynamic_shapes=shapes, strict=False)
+            with asked_of_sizes() as asked:
+                program = export(model, tuple(args), kwargs, dynamic_shapes=shapes, strict=False)
             if mixed:
                 raise CaptureError(
                     f"forward() switches automatic mixed precision on, {next(iter(mixed))}, of which torch decides for "
                     "each operator what it does. Write the types instead, such as x.to(torch.bfloat16)"
                 )
-            _detach_where_no_grad(program.graph_module)
-            _copy_apart(program.graph_module)
+            mend(program)
             program = program.run_decompositions({})
     except CaptureError:
         raise
+    except Lost as error:
+        raise CaptureError(str(error)) from error
     except Exception as error:  # torch.export raises many kinds, from many packages
         raise CaptureError(explain(error)) from error
-    graph = _graph(program)
-    graph.functions = list(functions)
+    graph = _graph(program, {name for name, p in model.named_parameters() if not p.requires_grad})
+    graph.asked = [*asked, *assumed_of_sizes(graph.module)]
+    graph.functions = [*functions, *backward_hooks(model)]
     return graph
-
-
-def _detach_where_no_grad(module: fx.GraphModule) -> None:
-    """Say by detach() what torch.no_grad() says: its blocks are opened later, and nothing else would remember it."""
-    for node in module.graph.find_nodes(op="call_function", target=torch.ops.higher_order.wrap_with_set_grad_enabled):
-        enabled, block, *_ = node.args
-        inner = getattr(module, str(block.target))
-        if not enabled:
-            for given in inner.graph.find_nodes(op="placeholder"):
-                written = any(_writes(user, given) for user in given.users)
-                if isinstance(given.meta.get("val"), torch.Tensor) and not written:
-                    with inner.graph.inserting_after(given):
-                        alone = inner.graph.call_function(torch.ops.aten.detach.default, (given,))
-                    alone.meta["val"] = given.meta["val"]
-                    given.replace_all_uses_with(alone, lambda user, own=alone: user is not own)
-            inner.recompile()
-    for _, part in module.named_children():
-        if isinstance(part, fx.GraphModule):
-            _detach_where_no_grad(part)
-
-
-def _copy_apart(module: fx.GraphModule) -> None:
-    """What is copied into a tensor, and used elsewhere too, gets a name of its own: torch.export knows new values of
-    buffers by their names."""
-    for node in module.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
-        source = node.args[1]
-        if len(source.users) == 1:
-            continue
-        with module.graph.inserting_before(node):
-            own = module.graph.call_function(torch.ops.aten.clone.default, (source,))
-        own.meta["val"] = source.meta["val"]
-        node.update_arg(1, own)
-    module.recompile()
-    for _, part in module.named_children():
-        if isinstance(part, fx.GraphModule):
-            _copy_apart(part)
-
-
-def _writes(node: fx.Node, value: fx.Node) -> bool:
-    """Whether a call changes one of its arguments."""
-    schema = getattr(node.target, "_schema", None)
-    if schema is None:
-        return False
-    named = ((a, node.kwargs[a.name]) for a in schema.arguments if a.name in node.kwargs)
-    given = [*zip(schema.arguments, node.args), *named]
-    return any(a.alias_info is not None and a.alias_info.is_write and x is value for a, x in given)
-
-
-@contextlib.contextmanager
-def _own_functions() -> Iterator[dict[str, None]]:
-    """The Model's own classes of torch.autograd.Function that run meanwhile."""
-    original = torch.autograd.Function.__dict__["apply"]
-    found: dict[str, None] = {}
-
-    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        if not cls.__module__.startswith("torch."):
-            found[cls.__name__] = None
-        return original.__func__(cls, *args, **kwargs)
-
-    torch.autograd.Function.apply = classmethod(apply)  # type: ignore[method-assign,assignment]
-    try:
-        yield found
-    finally:
-        torch.autograd.Function.apply = original  # type: ignore[method-assign]
 
 
 def _off_meta(model: torch.nn.Module) -> torch.nn.Module:
@@ -203,44 +157,13 @@ def _grouped(model: torch.nn.Module, shapes: tuple[Any, ...]) -> tuple[Any, ...]
     return shapes
 
 
-def _all_free(value: Any) -> Any:
+def _all_free(value: Any, free: int | None = None) -> Any:
     """Every size of every tensor input may vary; torch.export fixes those that the Model itself pins down."""
     from torch.export import Dim
 
-    return dict.fromkeys(range(value.dim()), Dim.AUTO) if isinstance(value, torch.Tensor) else None
-
-
-@contextlib.contextmanager
-def _free_lengths() -> Iterator[None]:
-    """Where torch's own code would fix a size that the Model leaves open, say the same in other operators."""
-    originals = torch.max_pool1d, torch.affine_grid_generator
-
-    def max_pool1d(
-        x: torch.Tensor, kernel: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
-    ) -> torch.Tensor:
-        def pair(value: Any, other: int) -> list[Any]:
-            return [other, *(value if isinstance(value, (list, tuple)) else [value])]
-
-        step = pair(stride, 1) if stride is not None and stride != [] else pair(kernel, 1)
-        wide = x.unsqueeze(-2)
-        return torch.max_pool2d(wide, pair(kernel, 1), step, pair(padding, 0), pair(dilation, 1), ceil_mode).squeeze(-2)
-
-    def affine_grid_generator(theta: torch.Tensor, size: Sequence[int], align_corners: bool) -> torch.Tensor:
-        spatial = size[2:]
-        wide = theta.reshape(theta.shape[0], *[1] * len(spatial), *theta.shape[1:])
-        grid = wide[..., -1]
-        for k, n in enumerate(spatial):
-            place = torch.arange(n, dtype=theta.dtype, device=theta.device) * 2 - (n - 1)  # whole numbers
-            place = place / (torch.sym_max(n - 1, 1) if align_corners else n)
-            axis = len(spatial) - 1 - k  # the last extent is x
-            grid = grid + wide[..., axis] * place.reshape(n, *[1] * axis, 1)
-        return grid
-
-    torch.max_pool1d, torch.affine_grid_generator = max_pool1d, affine_grid_generator  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        torch.max_pool1d, torch.affine_grid_generator = originals
+    if not isinstance(value, torch.Tensor):
+        return None
+    return dict.fromkeys(range(value.dim() if free is None else min(free, value.dim())), Dim.AUTO)
 
 
 class _quiet:
@@ -278,7 +201,7 @@ class _Held(io.TextIOBase):
         return self.stream.isatty()
 
 
-def _graph(program: Any) -> Graph:
+def _graph(program: Any, frozen: Collection[str]) -> Graph:
     from torch.export.graph_signature import InputKind, OutputKind
 
     signature = program.graph_signature
@@ -314,6 +237,13 @@ def _graph(program: Any) -> Graph:
             updates.append(out.target)
         elif out.kind is OutputKind.USER_INPUT_MUTATION:
             changed[value] = out.target
+        elif out.kind is OutputKind.PARAMETER_MUTATION and out.target in frozen:
+            updates.append(out.target)
+        elif out.kind is OutputKind.PARAMETER_MUTATION:
+            raise CaptureError(
+                f"forward() changes the parameter {out.target}, which has gradients. Change it outside of forward(), "
+                "or make it a buffer or requires_grad_(False) if nobody trains it"
+            )
         elif out.kind is not OutputKind.USER_OUTPUT:
             raise CaptureError(f"an output of kind {out.kind.name.lower()} is not supported")
         elif value in changed:
@@ -322,7 +252,7 @@ def _graph(program: Any) -> Graph:
         values[out.kind].append(value)
     user, mutated = values[OutputKind.USER_OUTPUT], values[OutputKind.USER_INPUT_MUTATION]
     if mutated:
-        last.args = ((*values[OutputKind.BUFFER_MUTATION], *user, *mutated),)
+        last.args = ((*last.args[0][: len(updates)], *user, *mutated),)
         module.recompile()
     assert program.call_spec.out_spec is not None
     return Graph(
@@ -343,7 +273,8 @@ def explain(error: Exception) -> str:
     trace = error.__traceback__
     import traceback
 
-    own = [f for f in traceback.extract_tb(trace) if "/torch/" not in f.filename and "/crucible/" not in f.filename]
+    others = ("/torch/", "/crucible/", "<")  # "<string>" has no lines
+    own = [f for f in traceback.extract_tb(trace) if not any(o in f.filename for o in others)]
     if own:
         where = f"{own[-1].filename.rsplit('/', 1)[-1]}:{own[-1].lineno}: {(own[-1].line or '').strip()}"
     elif theirs:
@@ -352,6 +283,17 @@ def explain(error: Exception) -> str:
         what = (
             "the path through forward() depends on the values in a tensor, so there is no one graph to fuse. "
             "Express the choice with torch.where, or move it out of forward()"
+        )
+    elif "not a known type" in text and "in output" in text:
+        returned = re.search(r"Found (.*?) in output", text)
+        what = (
+            f"it returns a {returned.group(1) if returned else 'type'}, whose tensors torch does not know. Return a "
+            "tuple, a dict or a NamedTuple"
+        )
+    elif "DynamicOutputShape" in kind:
+        what = (
+            f"{text.strip().splitlines()[-1]} gives a tensor whose size depends on the values in another. Keep the "
+            "size and mask what is not wanted (torch.where), or move it out of forward()"
         )
     else:
         what = f"{kind}: {text.strip().splitlines()[0][:300] if text.strip() else 'no message'}"

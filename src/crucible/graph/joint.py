@@ -18,6 +18,7 @@ import torch
 from torch import fx
 from torch.utils._sympy.functions import Max
 
+from crucible.graph.asked import within_torch
 from crucible.graph.capture import Graph
 from crucible.graph.origins import Origins, origin_of
 from crucible.graph.reach import computed_from
@@ -121,7 +122,7 @@ def _trace(graph: Graph, wanted: list[int], tangible: list[int]) -> tuple[Joint,
     reach = [[k for k in wanted if _depends(graph.outputs[i], {placeholders[k]})] for i in tangible]
     made = Joint(
         traced.graph, holders[: len(fakes)], holders[len(fakes) :], updates, outputs, gradients, wanted, tangible,
-        _guards(fakes), reach,
+        _guards(fakes, graph.asked), reach,
     )  # fmt: skip
     return made, seen
 
@@ -143,8 +144,8 @@ def forward_of(joint: Joint) -> Joint:
     return Joint(graph, [copies[p] for p in joint.primals], [], updates, outputs, [], [], [], joint.guards)
 
 
-def _guards(fakes: Sequence[Any]) -> list[Any]:
-    """Conditions under which the graph was traced: equations, and whatever the Model itself asks of its sizes.
+def _guards(fakes: Sequence[Any], others: Sequence[Any]) -> list[Any]:
+    """Conditions under which the graph was traced: equations, whatever the Model itself asks of its sizes, and others.
 
     The rest is torch's own and concerns strides (where sizes stand inside Max) and algorithms, not results.
     """
@@ -155,8 +156,10 @@ def _guards(fakes: Sequence[Any]) -> list[Any]:
         condition = env.replace(guard.expr)
         if not condition.is_Relational or condition.has(Max):
             continue
-        if condition.func is sympy.Eq or "/torch/" not in str(guard.sloc.framework_loc):
+        if condition.func is sympy.Eq or not within_torch(str(guard.sloc.framework_loc)):
             found[condition] = None
+    if env is not None:
+        found |= dict.fromkeys(c for c in map(env.replace, others) if c.is_Relational)
     return [c for c in found if c.free_symbols]
 
 
