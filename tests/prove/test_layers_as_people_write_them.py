@@ -75,8 +75,28 @@ class Model(nn.Module):
         return (self.scale * x + self.shift).masked_fill(~self.mask, 0.0)
 """
 
+# A parameter that nobody trains and forward() changes, and a buffer outside of the state dict.
+FOLLOWED = """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.slow = nn.Parameter(torch.zeros(6), requires_grad=False)
+        self.register_buffer("seen", torch.zeros(6), persistent=False)
 
-@pytest.mark.parametrize("text", [POSITIONS, WEIGHTS, FROZEN, MASKED], ids=["part", "weights", "frozen", "masked"])
+    def forward(self, x):
+        mean = x.detach().mean((0, 1))
+        if self.training:
+            self.slow.lerp_(mean, 0.5)
+        self.seen += mean
+        return torch.tanh(x - self.slow + self.seen)
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [POSITIONS, WEIGHTS, FROZEN, MASKED, FOLLOWED],
+    ids=["part", "weights", "frozen", "masked", "followed"],
+)
 def test_proven(tmp_path, text):
     reference, new = tmp_path / "reference.py", tmp_path / "new.py"
     reference.write_text(HEAD + text + TAIL)
@@ -92,3 +112,19 @@ def test_a_layer_that_stays_in_training_is_refuted(tmp_path):
     new.write_text(HEAD + WEIGHTS.replace("class Model(", "class ModelNew(").replace("    def forward", stuck))
     proof = crucible.prove(reference, new, device="sim", seed=3, quick=True)
     assert proof.reason is not None and proof.reason.code == "eval_mode"
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        pytest.param("self.slow.lerp_(mean, 0.25)", "buffers_wrong", id="wrong"),
+        pytest.param("pass", "buffers_not_updated", id="left"),
+    ],
+)
+def test_a_frozen_parameter_that_is_not_changed_alike_is_refuted(tmp_path, line, code):
+    reference, new = tmp_path / "reference.py", tmp_path / "new.py"
+    text = FOLLOWED.replace("- self.slow", "- mean")
+    reference.write_text(HEAD + text + TAIL)
+    new.write_text(HEAD + text.replace("class Model(", "class ModelNew(").replace("self.slow.lerp_(mean, 0.5)", line))
+    proof = crucible.prove(reference, new, device="sim", seed=3, quick=True)
+    assert proof.reason is not None and proof.reason.code == code

@@ -32,9 +32,27 @@ def output_name(path: str) -> str:
 
 
 def buffers_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Buffers that a state dict holds: the ones that a caller can see and save."""
+    """Buffers that a state dict holds, the ones that a caller can see and save, and parameters that nobody trains."""
     saved = model.state_dict()
-    return {k: b for k, b in model.named_buffers(remove_duplicate=False) if k in saved}
+    found = {k: b for k, b in model.named_buffers(remove_duplicate=False) if k in saved}
+    frozen = {k: p for k, p in model.named_parameters(remove_duplicate=False) if k in saved and not p.requires_grad}
+    return {**found, **frozen}
+
+
+class Unsaved:
+    """Buffers outside of the state dict as a model is built with them: a call may change what nothing brings back."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        saved = model.state_dict()
+        self.values = {k: b.clone() for k, b in model.named_buffers() if k not in saved}
+
+    def restore(self, model: torch.nn.Module) -> None:
+        for name, value in self.values.items():
+            owner, _, own = name.rpartition(".")
+            buffers = model.get_submodule(owner)._buffers
+            held = buffers.get(own)
+            if held is None or not same_bits(held, value):
+                buffers[own] = value.clone()
 
 
 def random_state(device: torch.device) -> list[torch.Tensor]:
@@ -70,7 +88,8 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
         return False
     if torch.equal(a, b):
         return True
-    return torch.equal(a.contiguous().reshape(-1).view(torch.uint8), b.contiguous().reshape(-1).view(torch.uint8))
+    flat = (t.contiguous().as_strided((t.numel(),), (1,)) for t in (a, b))  # one element may have any stride
+    return torch.equal(*(t.view(torch.uint8) for t in flat))
 
 
 def sample_sums(gradient: torch.Tensor) -> torch.Tensor:
@@ -80,7 +99,7 @@ def sample_sums(gradient: torch.Tensor) -> torch.Tensor:
     blind. Their sum is the same whichever was chosen (and not if all of them were).
     """
     flat = gradient.double()
-    return flat.reshape(flat.shape[0], -1).sum(1) if flat.dim() > 1 else flat.sum().reshape(1)
+    return flat.flatten(1).sum(1) if flat.dim() > 1 else flat.sum().reshape(1)
 
 
 def given(inputs: list[Any], leaves: Collection[int], *, written: bool) -> list[Any]:

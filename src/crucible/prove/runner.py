@@ -22,7 +22,7 @@ import torch
 from crucible.problem import arranged
 from crucible.prove import shapes, tensors, watch
 from crucible.prove.devices import open_device
-from crucible.prove.execute import buffers_of, given, modes, onward, random_state, same_bits, shares_memory
+from crucible.prove.execute import Unsaved, buffers_of, given, modes, onward, random_state, same_bits, shares_memory
 from crucible.prove.extensions import ExtensionWatch, anonymous
 from crucible.prove.uncompiled import backward
 
@@ -296,7 +296,9 @@ class Runner:
                 model = model.to(tensors.DTYPES[case["dtype"]])
             self.model = model.to(self.device.device)
             self.model_key, self.loaded = case["dtype"], {}
+            self.unsaved = Unsaved(self.model)
         model = self.model
+        self.unsaved.restore(model)
         outcome["stage"] = "load_state_dict"
         folder = self.cases / case["state"]["folder"]
         files: dict[str, Any] = case["state"]["tensors"]
@@ -497,7 +499,8 @@ class Runner:
         changed = []
         for name, parameter in model.named_parameters():
             info = case["state"]["tensors"].get(name)
-            if info is not None and not same_bits(parameter.detach().cpu(), tensors.load(info, folder)):
+            held = info is not None and parameter.requires_grad  # others are compared as buffers are
+            if held and not same_bits(parameter.detach().cpu(), tensors.load(info, folder)):
                 changed.append(name)
         outcome["parameters_changed"] = changed
 

@@ -47,7 +47,8 @@ def _itemsize(dtype: torch.dtype) -> int:
 
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    dense = tensor.detach().cpu().contiguous()
+    return dense.as_strided((dense.numel(),), (1,)).view(torch.uint8)  # one element may have any stride
 
 
 def save(tensor: torch.Tensor, folder: Path, name: str, *, keep_layout: bool = False) -> dict[str, Any]:

@@ -36,7 +36,7 @@ from crucible.problem import ProblemError
 from crucible.prove.arithmetic import SequentialSums, TensorCores, TF32Operands, mixtures
 from crucible.prove.cases import Spec
 from crucible.prove.compare import LOST, Error, expectations, measure, sampled
-from crucible.prove.execute import Result, call, same_bits
+from crucible.prove.execute import Result, Unsaved, call, same_bits
 
 State = dict[str, torch.Tensor]
 STEADY_ULPS = 64
@@ -109,6 +109,7 @@ class Bench:
         self._build, self._dtype = build, dtype
         self._beside: torch.nn.Module | None = None  # the narrow model on the CPU, where the others are not
         self.held: dict[int, State] = {}
+        self.unsaved: dict[int, Unsaved] = {}
         self.inputs_changed: list[int] = []  # by the last run in the narrow dtype
 
     @property
@@ -164,7 +165,10 @@ class Bench:
     def load(self, model: torch.nn.Module, state: State) -> None:
         """Copy values into a model of either precision. Large parameters that it already holds are left alone."""
         held = self.held.setdefault(id(model), {})
-        parameters = dict(model.named_parameters(remove_duplicate=False))
+        if id(model) not in self.unsaved:
+            self.unsaved[id(model)] = Unsaved(model)
+        self.unsaved[id(model)].restore(model)
+        parameters = {k for k, p in model.named_parameters(remove_duplicate=False) if p.requires_grad}
         with torch.no_grad():
             for name, own in model.state_dict().items():
                 value = state[name]

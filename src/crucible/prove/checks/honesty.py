@@ -217,7 +217,7 @@ def _stale_results(session: Session, trial: Trial) -> None:
         values="normal",
         grads=False,
         steady=False,
-        brief=True,
+        brief=False,
         weights_seed=_weights_seed(trial),
     )
     try:
