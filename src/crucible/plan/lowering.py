@@ -56,6 +56,9 @@ UNCHANGED = (
     aten.alias.default, aten.clone.default, aten.detach.default, aten.lift_fresh_copy.default, aten.contiguous.default,
 )  # fmt: skip
 
+# Those that have other elements beside their argument's.
+ADDING = {aten.cat.default, aten.slice_scatter.default, aten.constant_pad_nd.default}
+
 DTYPES = {torch.int64: "int64", torch.int32: "int32", torch.int16: "int16", torch.int8: "int8",
           torch.uint8: "uint8", torch.bool: "bool"}  # fmt: skip
 
@@ -113,6 +116,8 @@ class Lowering:
             return self.extern(node, "it says what could not be computed") if self._checks_values(node) else None
         if handler is None:
             return self.extern(node, f"{_op_name(node)} is not among the operators that can be fused")
+        if self._of_nothing(node):
+            return self.extern(node, "it makes elements of a tensor that has none")
         if self._in_double(node):
             return self.extern(node, "it computes in float64, and the kernels of this file in float32")
         try:
@@ -123,6 +128,14 @@ class Lowering:
     def _checks_values(self, node: Any) -> bool:
         """Whether a node raises an error for what another could not compute."""
         return node.target is aten._linalg_check_errors.default and not computed_from(node, self.joint.tangents)
+
+    def _of_nothing(self, node: Any) -> bool:
+        """Whether a tensor without elements, whatever the input is, becomes one with some: a sum of nothing, say."""
+        given = [self.env[n] for n in node.all_input_nodes]
+        if node.target in ADDING or not any(isinstance(t, Tensor) and ZERO in t.shape for t in given):
+            return False
+        value = node.meta.get("val")
+        return isinstance(value, torch.Tensor) and ZERO not in self.shape(value)
 
     def _in_double(self, node: Any) -> bool:
         """Whether a node computes in float64 where kernels do not; they do take its results, and numbers."""
