@@ -54,6 +54,13 @@ def grouped(text: str) -> str | None:
     return text.replace(layer.group(0), f"{inner}, groups=8)")
 
 
+def made(problem: Path) -> dict[str, str]:
+    """The variants of a problem, by tag."""
+    text = problem.read_text()
+    found = {"c48": channels(text, 48), "c96": channels(text, 96), "s2": strided(text), "g8": grouped(text)}
+    return {tag: variant for tag, variant in found.items() if variant is not None and variant != text}
+
+
 def main() -> int:
     if len(sys.argv) != 2:
         print(__doc__, file=sys.stderr)
@@ -61,12 +68,9 @@ def main() -> int:
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
     for problem in sorted(PROBLEMS.glob("*.py")):
-        text = problem.read_text()
-        made = {"c48": channels(text, 48), "c96": channels(text, 96), "s2": strided(text), "g8": grouped(text)}
-        for tag, variant in made.items():
-            if variant is not None and variant != text:
-                (folder / f"{problem.stem}__{tag}.py").write_text(variant)
-                print(folder / f"{problem.stem}__{tag}.py")
+        for tag, text in made(problem).items():
+            (folder / f"{problem.stem}__{tag}.py").write_text(text)
+            print(folder / f"{problem.stem}__{tag}.py")
     return 0
 
 
