@@ -55,10 +55,21 @@ def mark(text: str) -> str:
 # How float32 is built for the gallery's GPU, as the host sees it and as the device does.
 RACED = ("SCALAR=0", "WIDE=0", "CONV=1", "MATMUL=2", "HOPPER=1")
 VIEWS = ((), ("-D__CUDA_ARCH__=900", "-D__CUDA_ARCH_FEAT_SM90_ALL=1"))
+# What of a file only refuses a configuration that it was not made for: less than a microsecond of the host's a call.
+CHECKS = re.compile(
+    r"^(?:def _settings\(|class _Seen:|def _expect\(|# Whether they are in training mode|_LAYERS = ).*?(?=^\S)"
+    r"|^ +_expect\(self, [^\n]*\n",
+    re.M | re.S,
+)
+OTHER_CHECKS = (
+    "since this race the file looks in another way whether it is called as it was made for, which is less than a "
+    "microsecond of the host's time a call; all else is the text that was raced"
+)
 
 
 def raced_mark(text: str, *, train: bool = False) -> str:
-    """What a race has to remember of the text that it is about: all but comments and what other element types have.
+    """What a race has to remember of the text that it is about: all but comments, checks of the configuration (see
+    ``checks_mark``) and what other element types have.
 
     Without training steps nothing of the backward pass is compiled or called. In which order things are defined does
     not matter to what they compile to, so a function may move from one header to another.
@@ -70,12 +81,17 @@ def raced_mark(text: str, *, train: bool = False) -> str:
         plain = re.sub(r"^def \w*backward\w*\(.*?(?=^\S)", "", plain, flags=re.M | re.S)
         plain = re.sub(r"^.*backward.*\n", "", plain, flags=re.M | re.I)
     plain = re.sub(r"crucible_[0-9a-f]{12}_", "crucible_", plain)  # the digest of the sources
-    parts = hashlib.sha256(plain.encode())
+    parts = hashlib.sha256(CHECKS.sub("", plain).encode())
     sources = [found.group(3) for found in inside.finditer(text) if train or found.group(2) != "BACKWARD"]
     for source in sources:
         for view in VIEWS:
             parts.update("\n".join(sorted(_definitions(_compiled_text(source, view)))).encode())
     return parts.hexdigest()
+
+
+def checks_mark(text: str) -> str:
+    """Of a file's checks of the configuration: where they are others than in a race, its page says so."""
+    return hashlib.sha256("".join(CHECKS.findall(body(text))).encode()).hexdigest()
 
 
 def race_mark(text: str, race: dict[str, Any]) -> str:
@@ -222,14 +238,16 @@ def _of_versions(environment: dict[str, Any]) -> dict[str, Any]:
 def _adopt(race: dict[str, Any], place: Path, text: str) -> None:
     """Take a record, if it is of what this text compiles to. Texts are beside it already."""
     entry, wanted = race["candidates"][0], race_mark(text, race)
-    if entry.get("source") is None or race_mark(entry["source"], race) != wanted:
+    raced = entry.get("source")
+    if raced is None or race_mark(raced, race) != wanted:
         say(f"{place.name}: the record is of another text, and is left out")
         return
     entry["source"] = race["source"] = None
     for record in (race, entry.get("proof") or {}):
         record["environment"] = _of_versions(record.get("environment") or {})
     entry["file"], race["reference"] = f"gallery/{place.name}/model_new.py", f"problems/{place.name}.py"
-    (place / "race.json").write_text(json.dumps({**race, "of": wanted}, indent=1) + "\n")
+    marks = {"of": wanted, "checks": checks_mark(raced)}
+    (place / "race.json").write_text(json.dumps({**race, **marks}, indent=1) + "\n")
 
 
 def write_page(path: Path, fused: Fused) -> Any:
@@ -254,7 +272,10 @@ def subject_of(path: Path, fused: Fused) -> Any:
     proof = json.loads((place / "proof.json").read_text())
     if (place / "race.json").is_file():
         record = place / "race.json"
-        subject = of_document(json.loads(record.read_text()), record)
+        race = json.loads(record.read_text())
+        if race.get("checks") != checks_mark((place / "model_new.py").read_text()):
+            race["warnings"] = [*(race.get("warnings") or []), OTHER_CHECKS]
+        subject = of_document(race, record)
         assert isinstance(subject, Subject)
     else:
         file = f"gallery/{path.stem}/model_new.py"

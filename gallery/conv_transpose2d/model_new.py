@@ -10994,12 +10994,50 @@ def _settings(module):
     return hashlib.sha256(repr(kept).encode()).hexdigest()[:16]
 
 
-def _expect(module, digest):
-    """Refuse a configuration that these kernels were not made for."""
-    if module.__dict__.get("_crucible_settings") != digest:
+class _Seen:
+    """What was found right in a module, and where it stands. A copy of the module is looked at anew."""
+
+    def __init__(self, digest=None, held=(), modes=()):
+        self.digest, self.held, self.modes = digest, held, modes
+
+    def __reduce__(self):
+        return _Seen, ()
+
+
+def _expect(module, digest, layers):
+    """Refuse a configuration that these kernels were not made for, and layers in another mode than they were made for.
+
+    ``layers``: by name whether a layer is in training mode while the module is in eval mode, and while it trains.
+    """
+    seen = module.__dict__.get("_crucible_settings")
+    same = seen is not None and seen.digest == digest
+    if same:
+        for table, key, value in seen.held:
+            if table.get(key) is not value:
+                same = False
+    if not same:
         if _settings(module) != digest:
-            raise RuntimeError("ModelNew: made for get_init_inputs(); run crucible fuse again for other arguments")
-        module.__dict__["_crucible_settings"] = digest
+            raise RuntimeError(
+                f"{type(module).__name__}: these kernels were made for another configuration, that of "
+                "get_init_inputs() or of the module that was fused; fuse it again for this one"
+            )
+        parts = dict(module.named_modules())
+        # What may change from call to call: numbers, such as a momentum, and layers that are exchanged.
+        held = [(vars(p), k, v) for p in parts.values() for k, v in vars(p).items() if type(v) is float]
+        held += [(p._modules, k, v) for p in parts.values() for k, v in p._modules.items()]
+        seen = _Seen(digest, held, [(vars(parts[name]), name, modes) for name, modes in layers.items()])
+        module.__dict__["_crucible_settings"] = seen
+    for table, name, modes in seen.modes:
+        if table["training"] is not modes[module.training]:
+            mode, other = ("training", "eval") if table["training"] else ("eval", "training")
+            raise RuntimeError(
+                f"{type(module).__name__}: {name} is in {mode} mode, and these kernels were made for it in {other} "
+                "mode; give the Model a train() that sets it so, and fuse it again"
+            )
+
+
+# Whether they are in training mode: in eval mode, and while training.
+_LAYERS = {}
 
 
 def _model_forward_plan(conv_transpose2d_weight, x):
@@ -11126,7 +11164,7 @@ class ModelNew(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
 
-        _expect(self, 'e392bf5f3551cfca')
+        _expect(self, 'e392bf5f3551cfca', _LAYERS)
         try:
             tensors = self._modules['conv_transpose2d']._parameters['weight'], x
         except (AttributeError, KeyError):  # a layer that was exchanged, or computes its weights

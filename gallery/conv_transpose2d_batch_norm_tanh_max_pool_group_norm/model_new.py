@@ -13015,12 +13015,50 @@ def _settings(module):
     return hashlib.sha256(repr(kept).encode()).hexdigest()[:16]
 
 
-def _expect(module, digest):
-    """Refuse a configuration that these kernels were not made for."""
-    if module.__dict__.get("_crucible_settings") != digest:
+class _Seen:
+    """What was found right in a module, and where it stands. A copy of the module is looked at anew."""
+
+    def __init__(self, digest=None, held=(), modes=()):
+        self.digest, self.held, self.modes = digest, held, modes
+
+    def __reduce__(self):
+        return _Seen, ()
+
+
+def _expect(module, digest, layers):
+    """Refuse a configuration that these kernels were not made for, and layers in another mode than they were made for.
+
+    ``layers``: by name whether a layer is in training mode while the module is in eval mode, and while it trains.
+    """
+    seen = module.__dict__.get("_crucible_settings")
+    same = seen is not None and seen.digest == digest
+    if same:
+        for table, key, value in seen.held:
+            if table.get(key) is not value:
+                same = False
+    if not same:
         if _settings(module) != digest:
-            raise RuntimeError("ModelNew: made for get_init_inputs(); run crucible fuse again for other arguments")
-        module.__dict__["_crucible_settings"] = digest
+            raise RuntimeError(
+                f"{type(module).__name__}: these kernels were made for another configuration, that of "
+                "get_init_inputs() or of the module that was fused; fuse it again for this one"
+            )
+        parts = dict(module.named_modules())
+        # What may change from call to call: numbers, such as a momentum, and layers that are exchanged.
+        held = [(vars(p), k, v) for p in parts.values() for k, v in vars(p).items() if type(v) is float]
+        held += [(p._modules, k, v) for p in parts.values() for k, v in p._modules.items()]
+        seen = _Seen(digest, held, [(vars(parts[name]), name, modes) for name, modes in layers.items()])
+        module.__dict__["_crucible_settings"] = seen
+    for table, name, modes in seen.modes:
+        if table["training"] is not modes[module.training]:
+            mode, other = ("training", "eval") if table["training"] else ("eval", "training")
+            raise RuntimeError(
+                f"{type(module).__name__}: {name} is in {mode} mode, and these kernels were made for it in {other} "
+                "mode; give the Model a train() that sets it so, and fuse it again"
+            )
+
+
+# Whether they are in training mode: in eval mode, and while training.
+_LAYERS = {'batch_norm': (False, True)}
 
 
 def _training_forward_plan(conv_transpose_weight, conv_transpose_bias, batch_norm_weight, batch_norm_bias, group_norm_weight, group_norm_bias, batch_norm_running_mean, batch_norm_running_var, batch_norm_num_batches_tracked, x):
@@ -13332,7 +13370,7 @@ class ModelNew(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
 
-        _expect(self, 'd7be9f21649ed39f')
+        _expect(self, 'd7be9f21649ed39f', _LAYERS)
         try:
             _layer0 = self._modules['conv_transpose']
             _layer1 = self._modules['batch_norm']

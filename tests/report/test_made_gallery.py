@@ -65,3 +65,31 @@ def test_a_record_of_another_text_is_not_taken(copied, capsys) -> None:
     make_gallery._adopt(race, copied, own)
     kept = json.loads((copied / "race.json").read_text())
     assert kept["of"] == make_gallery.raced_mark(own) and kept["candidates"][0]["source"] is None
+
+
+OLDER = {"def _expect(module, digest, layers)": "def _expect(module, digest)", ", _LAYERS)": ")"}
+
+
+def test_a_race_outlives_other_checks_of_the_configuration_and_nothing_else(copied) -> None:
+    own = (copied / "model_new.py").read_text()
+    older = own
+    for new, old in OLDER.items():
+        assert new in older
+        older = older.replace(new, old)
+    older = "".join(line for line in older.splitlines(keepends=True) if not line.startswith("_LAYERS = "))
+    assert make_gallery.raced_mark(older) == make_gallery.raced_mark(own)
+    assert make_gallery.checks_mark(older) != make_gallery.checks_mark(own)
+    for line in ("    memory = _new(*room)\n", "def _address(tensor):\n", "class ModelNew(nn.Module):\n"):
+        assert line in own
+        other = own.replace(line, line.replace("\n", "  # later\n"), 1)
+        assert make_gallery.raced_mark(other) != make_gallery.raced_mark(own), line
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_the_page_of_a_race_with_other_checks_says_so(copied, older) -> None:
+    race = json.loads((copied / "race.json").read_text()) if (copied / "race.json").exists() else None
+    assert race is not None, "the first problem has a race"
+    race["checks"] = "0" * 64 if older else make_gallery.checks_mark((copied / "model_new.py").read_text())
+    (copied / "race.json").write_text(json.dumps(race))
+    subject = make_gallery.subject_of(PROBLEMS[0], make_gallery.fused_now(PROBLEMS[0]))
+    assert (make_gallery.OTHER_CHECKS in subject.race["warnings"]) == older
