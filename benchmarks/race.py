@@ -33,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import measuring  # noqa: E402
 
+from crucible.exact import wide, widened  # noqa: E402
 from crucible.plan import gpus  # noqa: E402
 from crucible.problem import Problem, import_file, load_problem  # noqa: E402
 from crucible.race import contenders, values  # noqa: E402
@@ -133,7 +134,7 @@ def _truth(model: torch.nn.Module, inputs: list[Any]) -> list[torch.Tensor] | No
     """What float64 gives; None where it takes more memory than there is."""
     try:
         with torch.no_grad():
-            return [t.double() for t in values.tensors(copy.deepcopy(model).double()(*map(values.wide, inputs)))]
+            return [wide(t) for t in values.tensors(widened(copy.deepcopy(model))(*map(wide, inputs)))]
     except torch.cuda.OutOfMemoryError:
         torch.cuda.empty_cache()
         print("  float64 runs out of memory: results are not compared", flush=True)

@@ -8,7 +8,10 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-NARROW = (torch.float32, torch.float16, torch.bfloat16)
+WIDER = {
+    **dict.fromkeys((torch.float32, torch.float16, torch.bfloat16), torch.float64),
+    **dict.fromkeys((torch.complex32, torch.complex64), torch.complex128),
+}
 
 
 def copied(model: torch.nn.Module) -> torch.nn.Module:
@@ -19,6 +22,26 @@ def copied(model: torch.nn.Module) -> torch.nn.Module:
             if isinstance(value, torch.Tensor) and not value.is_leaf:
                 known[id(value)] = value.detach().clone()
     return copy.deepcopy(model, known)
+
+
+def widened(model: torch.nn.Module) -> torch.nn.Module:
+    """The module itself, with all its numbers in twice the width; double() leaves complex ones as they are."""
+    return model.double()._apply(lambda t: t.to(torch.complex128) if t.is_complex() else t)
+
+
+def wide(value: Any) -> Any:
+    """A tensor of numbers in twice the width, anything else as it is."""
+    return value.to(WIDER.get(value.dtype, value.dtype)) if isinstance(value, torch.Tensor) else value
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a tensor that may have a gradient."""
+    return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
+
+
+def parts(x: torch.Tensor) -> torch.Tensor:
+    """Complex numbers as pairs of real ones."""
+    return torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
 
 
 class Wide(TorchDispatchMode):
@@ -38,6 +61,6 @@ class Wide(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
-        if kwargs.get("dtype") in NARROW:
-            kwargs["dtype"] = torch.float64
+        if kwargs.get("dtype") in WIDER:
+            kwargs["dtype"] = WIDER[kwargs["dtype"]]
         return func(*args, **kwargs)

@@ -15,14 +15,14 @@ from crucible.graph import recurrent
 from crucible.graph.capture import Graph
 from crucible.graph.joint import Joint
 from crucible.plan.index import Int
-from crucible.plan.program import BYTES, SCALAR_BYTES, Buffer
+from crucible.plan.program import BYTES, COMPLEX_BYTES, SCALAR_BYTES, Buffer, Extern, Tensor
 from crucible.plan.schedule import Plan
 from crucible.plan.stages import Call, read, written
 from crucible.plan.symbols import python_text
 
 DTYPES = {"scalar": "dtype", "accum": "accum", "int64": "torch.int64", "int32": "torch.int32",
           "int16": "torch.int16", "int8": "torch.int8", "uint8": "torch.uint8", "bool": "torch.bool",
-          **{name: f"torch.{name}" for name in SCALAR_BYTES}}  # fmt: skip
+          **{name: f"torch.{name}" for name in {**SCALAR_BYTES, **COMPLEX_BYTES}}}  # fmt: skip
 # Bytes of an element, and of what may lie with other buffers until the end of a call that has torch's own operators.
 ITEMS = {"scalar": "dtype.itemsize", "accum": "accum.itemsize",
          **{name: str(n) for name, n in {**BYTES, **SCALAR_BYTES}.items()}}  # fmt: skip
@@ -159,14 +159,23 @@ def call_text(mode: Mode, stage: Call) -> list[str]:
     results = extern.results
     if len(results) == 1 and results[0] is not None and not isinstance(node.meta["val"], (tuple, list)):
         assert results[0].buffer is not None
-        return [f"{results[0].buffer.name} = {call}.contiguous()  # torch's own: {extern.reason}"]
+        return [f"{results[0].buffer.name} = {call}{_ready(extern, results[0])}  # torch's own: {extern.reason}"]
     if results == [None]:
         return [f"{call}  # torch's own: {extern.reason}"]
     lines = [f"made = {call}  # torch's own: {extern.reason}"]
     for k, t in enumerate(results):
         if t is not None and t.buffer is not None:
-            lines.append(f"{t.buffer.name} = made[{k}].contiguous()")
+            lines.append(f"{t.buffer.name} = made[{k}]{_ready(extern, t)}")
     return [*lines, "del made"]
+
+
+def _ready(extern: Extern, result: Tensor) -> str:
+    """What is done to a result of torch's own: kernels want rows, and no view of a buffer that may get new values."""
+    schema = getattr(extern.node.target, "_schema", None)
+    view = schema is not None and any(r.alias_info is not None for r in schema.returns)
+    read = any(t.buffer is not None and t.buffer.role == "buffer" for t in extern.inputs)
+    rows = "" if result.dtype in COMPLEX_BYTES else ".contiguous()"  # torch alone reads complex numbers
+    return f".clone(){rows}" if view and read else rows
 
 
 def _target(node: fx.Node) -> str:

@@ -18,6 +18,8 @@ import torch
 from torch import fx
 from torch.utils._sympy.functions import Max
 
+from crucible.exact import is_number
+from crucible.graph import complex_numbers
 from crucible.graph.asked import within_torch
 from crucible.graph.capture import Graph
 from crucible.graph.origins import Origins, origin_of
@@ -115,6 +117,7 @@ def _trace(graph: Graph, wanted: list[int], tangible: list[int]) -> tuple[Joint,
             with torch.no_grad():
                 traced = _traced(torch.func.functionalize(traced, remove="mutations"), fakes, tangents)
     traced.graph.eliminate_dead_code()
+    complex_numbers.write_out(traced.graph)
     _share(traced.graph)
     holders = [n for n in traced.graph.nodes if n.op == "placeholder"]
     (last,) = [n for n in traced.graph.nodes if n.op == "output"]
@@ -228,14 +231,12 @@ def _regroup(returned: Any, updates: int, outputs: int) -> tuple[list[Any], list
 def _differentiable(graph: Graph, node: fx.Node) -> bool:
     value = node.meta["val"]
     kind = graph.sources[node.name].kind
-    return torch.is_tensor(value) and value.is_floating_point() and kind in ("parameter", "input")
+    return is_number(value) and kind in ("parameter", "input")
 
 
 def _depends(node: Any, roots: set[fx.Node]) -> bool:
-    """Whether an output is a floating tensor that is computed from one of the roots."""
-    if not isinstance(node, fx.Node) or not torch.is_tensor(node.meta.get("val")):
-        return False
-    if not node.meta["val"].is_floating_point():
+    """Whether an output is a tensor of numbers that is computed from one of the roots."""
+    if not isinstance(node, fx.Node) or not is_number(node.meta.get("val")):
         return False
     return computed_from(node, roots, _passes_gradients)
 
@@ -243,7 +244,7 @@ def _depends(node: Any, roots: set[fx.Node]) -> bool:
 def _passes_gradients(node: fx.Node) -> bool:
     """Whether a result may have a gradient at all; what has several results may."""
     value = node.meta.get("val")
-    return node.target is not aten.detach.default and (not torch.is_tensor(value) or value.is_floating_point())
+    return node.target is not aten.detach.default and (not torch.is_tensor(value) or is_number(value))
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
@@ -432,6 +433,7 @@ DETERMINANTS = [
 ]
 FORMS: dict[Any, Callable[..., Any]] = {
     **{operator: _of_dense(operator) for operator in DETERMINANTS},
+    **complex_numbers.FORMS,
     aten.scaled_dot_product_attention.default: _attention,
     aten.upsample_linear1d.vec: _upsampled,
     aten.upsample_bilinear2d.vec: _upsampled,

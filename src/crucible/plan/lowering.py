@@ -15,6 +15,7 @@ from crucible.graph.joint import Joint
 from crucible.graph.reach import computed_from
 from crucible.plan.index import ONE, ZERO, Int, Var, of_atom, product
 from crucible.plan.program import (
+    COMPLEX_BYTES,
     SCALAR_BYTES,
     Buffer,
     Contract,
@@ -116,6 +117,8 @@ class Lowering:
             return self.extern(node, "it says what could not be computed") if self._checks_values(node) else None
         if handler is None:
             return self.extern(node, f"{_op_name(node)} is not among the operators that can be fused")
+        if self._is_complex(node):
+            return self.extern(node, "it computes with complex numbers")
         if self._of_nothing(node):
             return self.extern(node, "it makes elements of a tensor that has none")
         if self._in_double(node):
@@ -136,6 +139,17 @@ class Lowering:
             return False
         value = node.meta.get("val")
         return isinstance(value, torch.Tensor) and ZERO not in self.shape(value)
+
+    def _is_complex(self, node: Any) -> bool:
+        """Whether a node takes or gives complex numbers."""
+        if node.target is operator.getitem:
+            return False
+        results = node.meta.get("val")
+        many = results if isinstance(results, (tuple, list)) else [results]
+        given = [self.env[n] for n in node.all_input_nodes]
+        return any(isinstance(r, torch.Tensor) and r.is_complex() for r in many) or any(
+            isinstance(t, Tensor) and t.dtype in COMPLEX_BYTES for t in given
+        )
 
     def _in_double(self, node: Any) -> bool:
         """Whether a node computes in float64 where kernels do not; they do take its results, and numbers."""
@@ -182,6 +196,9 @@ class Lowering:
                 raise Unsupported(f"a tensor of {value.dtype}")
             self.program.own = name_of(self.element)
             return name
+        if value.dtype.is_complex and name_of(value.dtype) in COMPLEX_BYTES:
+            self.program.own = name_of(self.element)
+            return name_of(value.dtype)
         if value.dtype not in DTYPES:
             raise Unsupported(f"a tensor of {value.dtype}")
         return DTYPES[value.dtype]

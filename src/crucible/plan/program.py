@@ -25,6 +25,7 @@ STORAGE = {"scalar": "scalar", "int64": "int64_t", "int32": "int32_t", "int16": 
 # Bytes of those that do not follow the element type, and of those that do.
 BYTES = {"int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1}
 SCALAR_BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
+COMPLEX_BYTES = {"complex64": 8, "complex128": 16}  # torch's operators alone read and write these
 
 
 def item_bytes(dtype: str, element: str) -> int:
@@ -33,7 +34,7 @@ def item_bytes(dtype: str, element: str) -> int:
         return SCALAR_BYTES[element]
     if dtype == "accum":
         return 8 if element == "float64" else 4
-    return BYTES[dtype] if dtype in BYTES else SCALAR_BYTES[dtype]
+    return (BYTES | SCALAR_BYTES | COMPLEX_BYTES)[dtype]
 
 
 def kind_of(dtype: str) -> str:

@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from crucible.exact import parts
+
 CHUNK = 1 << 22
 YARD_ELEMENTS = 1 << 23
 FACTOR = 2.0
@@ -80,8 +82,7 @@ class Error:
 
 
 def _real(x: torch.Tensor) -> torch.Tensor:
-    x = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
-    return x.reshape(-1)
+    return parts(x).reshape(-1)
 
 
 def scale(truth: torch.Tensor, mask: torch.Tensor | None = None) -> tuple[float, float]:
@@ -205,6 +206,7 @@ def expectations(truth: torch.Tensor, eager: torch.Tensor, *, extreme: bool = Fa
     better, nor for doing better. With ``extreme`` inputs the same holds for finite values of eager that are off by half
     or more.
     """
+    truth, eager = parts(truth), parts(eager)
     if not eager.is_floating_point():
         return None
     flat_truth, flat_eager = truth.reshape(-1), eager.reshape(-1)
@@ -242,7 +244,7 @@ def _lost_samples(a: torch.Tensor, b: torch.Tensor, finite: torch.Tensor, shape:
 
 def wrong_class(mask: torch.Tensor, got: torch.Tensor) -> tuple[int, str] | None:
     """The first element whose nan or inf is not the one that the mask demands: (flat index, what it must be)."""
-    flat = got.reshape(-1)
+    flat = _real(got)
     demanded = mask.reshape(-1)
     bad = (
         ((demanded == NAN) & ~flat.isnan())

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from crucible.exact import is_number, wide
 from crucible.prove.tensors import leaves
 from crucible.prove.uncompiled import backward
 
@@ -98,7 +99,7 @@ def sample_sums(gradient: torch.Tensor) -> torch.Tensor:
     Where several elements tie for a maximum, any of them may get the gradient, and a comparison element by element is
     blind. Their sum is the same whichever was chosen (and not if all of them were).
     """
-    flat = gradient.double()
+    flat = wide(gradient)
     return flat.flatten(1).sum(1) if flat.dim() > 1 else flat.sum().reshape(1)
 
 
@@ -139,7 +140,7 @@ def call(
     model.zero_grad(set_to_none=True)
     tracked = []
     if differentiate:
-        tracked = [(i, x) for i, x in enumerate(inputs) if isinstance(x, torch.Tensor) and x.is_floating_point()]
+        tracked = [(i, x) for i, x in enumerate(inputs) if is_number(x)]
         for _, x in tracked:
             x.requires_grad_()
     before = random_state(device)

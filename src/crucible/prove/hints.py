@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from crucible.exact import parts
 from crucible.prove.compare import Judgement
 from crucible.prove.error_map import error_maps
 
@@ -45,7 +46,8 @@ def unravel(flat: int, shape: list[int]) -> list[int]:
 
 
 def describe(name: str, exact: torch.Tensor, got: torch.Tensor, judged: Judgement) -> tuple[str, dict[str, Any]]:
-    """A sentence and its numbers for a tensor that failed its gate."""
+    """A sentence and its numbers for a tensor that failed its gate. The last place in complex ones is of the part."""
+    exact, got = parts(exact), parts(got)
     worst = worst_element(exact, got, judged.where)
     evidence = {
         "tensor": name,
@@ -73,6 +75,7 @@ def describe(name: str, exact: torch.Tensor, got: torch.Tensor, judged: Judgemen
 
 def guess(exact: torch.Tensor, got: torch.Tensor, judged: Judgement) -> str | None:
     """One sentence on what the difference looks like, or None."""
+    exact, got = parts(exact), parts(got)
     if exact.numel() == 0 or exact.numel() > LARGEST or not exact.is_floating_point():
         return None
     a, b = exact.double(), got.double()

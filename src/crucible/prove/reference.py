@@ -13,6 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from crucible.autocast import switched_on
+from crucible.exact import is_number, parts
 from crucible.problem import Problem, ProblemError, load_problem
 from crucible.prove import generate, tensors
 from crucible.prove.cases import Spec
@@ -180,7 +181,7 @@ class Reference:
             "requires_grad": [
                 i
                 for i, x in enumerate(inputs)
-                if trial.grads and isinstance(x, torch.Tensor) and x.is_floating_point()
+                if trial.grads and is_number(x)
             ],
             "written": self.bench.written,
             "writes": [int(k.removeprefix("input:")) for k in truth.eager.tensors if k.startswith("input:")],
@@ -212,11 +213,13 @@ class Reference:
         generator = torch.Generator().manual_seed(spec.seed + 3)
 
         def cotangent(v: Any) -> torch.Tensor | None:
-            if not isinstance(v, torch.Tensor) or not v.is_floating_point():
+            if not is_number(v):
                 return None
             if spec.layout == "expanded" and v.dim() > 0:
                 return torch.full([1] * v.dim(), 0.75, dtype=v.dtype).expand(v.shape)
-            return generate.with_layout(generate.standard_normal(v.shape, generator).to(v.dtype), spec.layout)
+            made = generate.standard_normal(parts(v).shape, generator)
+            made = torch.view_as_complex(made.float()) if v.is_complex() else made
+            return generate.with_layout(made.to(v.dtype), spec.layout)
 
         return [cotangent(v) for _, v in shape_run.outputs]
 

@@ -31,7 +31,8 @@ from typing import Any
 
 import torch
 
-from crucible.exact import Wide
+from crucible.exact import WIDER, Wide, is_number, widened
+from crucible.exact import wide as widen
 from crucible.problem import ProblemError
 from crucible.prove.arithmetic import SequentialSums, TensorCores, TF32Operands, mixtures
 from crucible.prove.cases import Spec
@@ -103,7 +104,7 @@ class Bench:
         self.narrow = build().to(device)
         if dtype is not None:
             self.narrow = self.narrow.to(dtype)
-        self.wide = build().to(device).double()
+        self.wide = widened(build().to(device))
         self.wide_error: str | None = None
         self.written = False  # whether the reference writes into its inputs
         self._build, self._dtype = build, dtype
@@ -180,9 +181,7 @@ class Bench:
 def _place(x: Any, device: torch.device, wide: bool) -> Any:
     if not isinstance(x, torch.Tensor):
         return x
-    if wide and x.is_floating_point():
-        return x.to(device, torch.float64, copy=True)
-    return x.to(device, copy=True)
+    return x.to(device, WIDER.get(x.dtype, x.dtype) if wide else x.dtype, copy=True)
 
 
 def find_truth(
@@ -364,7 +363,7 @@ def _perturbed_terms(
 
 
 def _eps(t: torch.Tensor) -> float:
-    return torch.finfo(t.dtype).eps if t.is_floating_point() else 0.0
+    return torch.finfo(t.dtype).eps if is_number(t) else 0.0
 
 
 def _perturb(
@@ -377,11 +376,11 @@ def _perturb(
     generator = torch.Generator().manual_seed(seed % (1 << 62))
 
     def move(x: Any) -> Any:
-        if not isinstance(x, torch.Tensor) or not x.is_floating_point() or not 0 < x.numel() <= LIGHT:
+        if not is_number(x) or not 0 < x.numel() <= LIGHT:
             return x
         noise = torch.empty(x.shape).uniform_(-1, 1, generator=generator)
         step = ulps * torch.finfo(x.dtype).eps
-        return (x.double() * (1 + step * noise.double())).to(x.dtype)
+        return (widen(x) * (1 + step * noise.double())).to(x.dtype)
 
     return (
         {k: move(v) for k, v in state.items()},

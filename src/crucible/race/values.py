@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from crucible.exact import parts
 from crucible.problem import Problem, Shape
 
 PICKS = 4096  # elements of a tensor that are looked at after a timed call
@@ -61,8 +62,8 @@ def tensors(out: Any) -> list[torch.Tensor]:
 
 
 def total(out: Any) -> torch.Tensor:
-    """One number that depends on every floating-point output."""
-    return torch.stack([t.sum() for t in tensors(out) if t.requires_grad]).sum()
+    """One number that depends on every output of numbers."""
+    return torch.stack([parts(t).sum() for t in tensors(out) if t.requires_grad]).sum()
 
 
 def leaf(value: Any) -> Any:
@@ -72,16 +73,13 @@ def leaf(value: Any) -> Any:
     return value
 
 
-def wide(value: Any) -> Any:
-    return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
-
-
 def distance(got: torch.Tensor, truth: torch.Tensor) -> float:
     """Relative, in the L2 norm; of whole numbers the part that differs."""
     if got.shape != truth.shape:
         return float("inf")
     if not truth.numel():
         return 0.0
+    got, truth = parts(got), parts(truth)
     if not truth.is_floating_point():
         return float((got.to(truth.dtype) != truth).double().mean())
     off = got.double() - truth.double()
@@ -92,6 +90,7 @@ def distance(got: torch.Tensor, truth: torch.Tensor) -> float:
 
 def picked(tensor: torch.Tensor, seed: int, number: int) -> torch.Tensor:
     """Elements of a tensor at places that nobody can know before ``seed``, which is drawn after the call."""
+    tensor = parts(tensor)
     count = tensor.numel()
     if not count:
         return tensor.detach().reshape(-1).cpu()

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 
-from crucible.exact import Wide, copied
+from crucible.exact import Wide, copied, is_number, wide, widened
 from crucible.problem import Problem, import_file, load_problem
 from crucible.prove import watch
 from crucible.race import ceilings, values
@@ -264,13 +264,13 @@ class Worker:
         """None where float64 takes more memory than there is."""
         training = what == "training"
         try:
-            model = copied(self.model).double()
+            model = widened(copied(self.model))
             model.zero_grad(set_to_none=True)
             exact = Contender(model, model)
-            wide = exact.inputs(pytree.tree_map(lambda t: values.wide(_bare(t)), inputs), training)
+            given = exact.inputs(pytree.tree_map(lambda t: wide(_bare(t)), inputs), training)
             with Wide():
-                out = STEPS[what](exact, wide, [c.double() for c in cotangents] if training else None)
-            found = self._results(out, wide, training, exact)
+                out = STEPS[what](exact, given, [wide(c) for c in cotangents] if training else None)
+            found = self._results(out, given, training, exact)
             return [self._look(found, each)["values"] for each in places]
         except torch.cuda.OutOfMemoryError:
             return None
@@ -369,7 +369,7 @@ class Worker:
 
     def _look(self, found: dict[str, torch.Tensor], places: int) -> dict[str, Any]:
         seen = {
-            name: {"shape": list(t.shape), "real": t.is_floating_point(),
+            name: {"shape": list(t.shape), "real": is_number(t),
                    "at": values.picked(t, places, k).double().tolist()}
             for k, (name, t) in enumerate(sorted(found.items()))
         }  # fmt: skip

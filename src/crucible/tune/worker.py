@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 
-from crucible.exact import Wide, copied
+from crucible.exact import Wide, copied, parts, wide, widened
 from crucible.problem import import_file, load_problem
 from crucible.tune.bench import REFERENCE
 
@@ -55,7 +55,7 @@ class Worker:
             got = [t.clone() for t in _tensors(self.model(*copies))]
             try:
                 with Wide():
-                    truth = _tensors(copied(self.reference).double()(*pytree.tree_map(_wide, inputs)))
+                    truth = _tensors(widened(copied(self.reference))(*pytree.tree_map(wide, inputs)))
             except torch.cuda.OutOfMemoryError:
                 torch.cuda.empty_cache()
                 truth = _tensors(copied(self.reference)(*inputs))
@@ -95,10 +95,6 @@ class Worker:
         return self._typed(value.cuda()) if value.is_floating_point() else value.cuda()
 
 
-def _wide(value: Any) -> Any:
-    return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
-
-
 def _tensors(out: Any) -> list[torch.Tensor]:
     return [t for t in pytree.tree_leaves(out) if isinstance(t, torch.Tensor)]
 
@@ -107,6 +103,7 @@ def _distance(got: torch.Tensor, truth: torch.Tensor) -> float:
     """Relative, in the L2 norm; infinite where shapes differ, or one has a number where the other has none."""
     if got.shape != truth.shape:
         return float("inf")
+    got, truth = parts(got), parts(truth)
     if not truth.is_floating_point():
         return float("inf") if bool((got != truth).any()) else 0.0
     got = got.double()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from crucible.exact import is_number, wide
 from crucible.prove.compare import measure
 from crucible.prove.execute import same_bits
 from crucible.prove.proof import Check, Finding, Refutation
@@ -74,7 +75,7 @@ def _compare(first: Trial, second: Trial, names: list[str], words: str) -> dict[
         if same_bits(a, b):
             continue
         judged = second.judge(name)
-        distance = measure(a.double(), b.double()).l2 if a.is_floating_point() else 1.0
+        distance = measure(wide(a), wide(b)).l2 if is_number(a) else 1.0
         if judged is None or not judged.ok:
             error = judged.error.l2 if judged else float("nan")
             raise Refutation(
