@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from crucible.emit import settings, wgmma
+from crucible.emit import once, settings, wgmma
 from crucible.emit.builder_text import BUILDER, NARROWER, ONE_TYPE, SEVERAL_TYPES
 from crucible.emit.functions import functions_text, passes_of
 from crucible.emit.functor import Functor
@@ -68,6 +68,7 @@ def write_file(request: Request) -> str:
     cuda = _cuda(parts, runs)
     sections = [_header(request), _imports(), cuda, _builder(request, parts, runs, cuda)]
     functions = [functions_text(mode) for mode in request.modes]
+    sections += [once.source()] * any(once.NAME in text for text in functions)
     sections += [recurrent.source()] * any(recurrent.NAME in text for text in functions)
     sections += functions
     sections.append(constants(request))
@@ -90,8 +91,7 @@ def _header(request: Request) -> str:
 
 
 def _imports() -> str:
-    wanted = ["import torch", "import torch.nn as nn", "from torch.autograd.function import once_differentiable",
-              "from torch.utils.cpp_extension import load_inline"]  # fmt: skip
+    wanted = ["import torch", "import torch.nn as nn", "from torch.utils.cpp_extension import load_inline"]
     library = [f"import {name}" for name in ("functools", "hashlib", "inspect", "math", "operator")]
     return "\n".join([*library, "", *wanted])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from crucible.emit import once
 from crucible.emit.host import DTYPES, Mode, bind_sizes, is_tensor, needed_for, sizes_of
 from crucible.emit.passes import Pass
 from crucible.graph.capture import Graph
@@ -52,7 +53,7 @@ def functions_text(mode: Mode) -> str:
         "        return tuple(made)",
         "",
         "    @staticmethod",
-        "    @once_differentiable",
+        f"    @{once.NAME}",
         "    def backward(ctx, *gradients):",
         f"        return _{mode.name}_backward("
         f"ctx.needs_input_grad, ctx.sizes, ctx.saved_tensors, {', '.join(tangible)})",

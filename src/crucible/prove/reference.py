@@ -17,9 +17,10 @@ from crucible.exact import is_number, parts
 from crucible.problem import Problem, ProblemError, load_problem
 from crucible.prove import generate, tensors
 from crucible.prove.cases import Spec
-from crucible.prove.execute import Result, modes
+from crucible.prove.execute import Result, given, modes
 from crucible.prove.shapes import attributes, signatures, state_layout, tied
 from crucible.prove.small import Work, find_small
+from crucible.prove.twice import differentiated_twice
 from crucible.prove.uncompiled import spare_the_compiler
 from crucible.prove.variants import variants
 from crucible.prove.yardstick import Bench, Settings, Truth, find_truth
@@ -110,6 +111,7 @@ class Reference:
             "attributes": attributes(model),
             "tf32": {"convolutions": self.settings.tf32_convolutions, "matmuls": self.settings.tf32_matmuls},
             "operators": self._operators(),
+            "twice": self._twice(),
             "draws_random": {mode: self._draws(mode == "training") for mode in ("training", "eval")},
             "torch": torch.__version__,
         }
@@ -120,6 +122,20 @@ class Reference:
         inputs = generate.make_inputs(self.problem, self.problem.shapes_for(spec.sizes), spec, self.dtype)
         state = {k: v.detach().clone() for k, v in self.bench.narrow.state_dict().items()}
         return self.bench.run(state, inputs, None, spec, wide=False).drew_random
+
+    def _twice(self) -> list[str]:
+        """At what gradients of gradients arrive; not looked at where weights are very large."""
+        model = self.problem.build(0)
+        if sum(p.numel() for p in model.parameters()) > LIGHT_WORK:
+            return []
+        inputs = self.problem.inputs(self.problem.shapes_for(self.problem.small_sizes), 0)
+        own = {f"input {i}": x.requires_grad_() for i, x in enumerate(inputs) if is_number(x)}
+        try:
+            returned = model(*self.problem.arguments(given(inputs, range(len(inputs)), written=self.bench.written)))
+        except Exception:  # noqa: BLE001  what is wrong with it is told by those who need it
+            return []
+        found = differentiated_twice((v for _, v in tensors.leaves(returned)), own | dict(model.named_parameters()))
+        return found if isinstance(found, list) else []
 
     def _operators(self) -> list[str]:
         """The ATen operators of one forward, in order: a candidate that calls these wraps the reference."""

@@ -24,6 +24,7 @@ from crucible.prove import shapes, tensors, watch
 from crucible.prove.devices import open_device
 from crucible.prove.execute import Unsaved, buffers_of, given, modes, onward, random_state, same_bits, shares_memory
 from crucible.prove.extensions import ExtensionWatch, anonymous
+from crucible.prove.twice import differentiated_twice
 from crucible.prove.uncompiled import backward
 
 COMPARED = 1 << 26  # elements up to which inputs, parameters and outputs are compared bit by bit after a call
@@ -400,6 +401,10 @@ class Runner:
             }
         if wants_grad:
             outcome["stage"] = "backward"
+            if mode.get("twice"):
+                held = {f"input {i}": leaves[i] for i in case["requires_grad"]} | dict(model.named_parameters())
+                outcome["twice"] = differentiated_twice((v for _, v in found), held)
+                return
             self._backward(model, found, inputs, leaves, case, mode, outcome, folder)
         # An output that is a view of an input, or of a weight, changes with it; that is looked at by itself.
         lent = [*inputs, *model.state_dict(keep_vars=True).values()]

@@ -34,6 +34,22 @@ def run(session: Session, check: Check) -> None:
         record(check, trial, [n for n in trial.truth["tensors"] if n.startswith("grad:")])
         names |= {n.removeprefix("grad:") for n in trial.truth["tensors"] if n.startswith("grad:")}
     check.note(f"{', '.join(sorted(names))}: {len(trials)} trials, at most {worst:.2f} of the permitted error")
+    _say_of_further_gradients(session, trials, check)
+
+
+def _say_of_further_gradients(session: Session, trials: list[Trial], check: Check) -> None:
+    """A penalty on gradients, a Hessian: what a candidate has of them is told, and not judged."""
+    if not session.problem["twice"]:
+        return
+    trial = next((t for t in trials if t.spec.sizes == session.small), trials[-1])
+    again = session.execute(trial.spec, trial.case, trial.truth, tolerate=True, twice=True, save=False)
+    found = again.reply.get("twice")
+    lost = [name for name in session.problem["twice"] if isinstance(found, list) and name not in found]
+    if isinstance(found, str):
+        check.note(f"of gradients: an error, {found.splitlines()[0][:160]}")
+    elif lost:
+        check.note(f"of gradients: none at {', '.join(lost)}, without an error: what comes back counts as a constant")
+    session.forget_reply(again)
 
 
 def judge_gradients(session: Session, trial: Trial) -> float:
