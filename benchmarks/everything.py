@@ -145,7 +145,8 @@ def keep(folder: Path, done: dict[str, Done]) -> None:
 def perform(step: Step, folder: Path, commit: str, limit: float) -> Done:
     """Run a step's commands. Its tables' rows count only if all of them end well: others would stand there twice."""
     tables = {name: (folder / name).read_bytes() if (folder / name).exists() else None for name in TABLES}
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    path = [str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
     start, why = time.monotonic(), ""
     with (folder / f"{step.name}.log").open("w", encoding="utf-8") as log:
         for command in step.commands:

@@ -27,7 +27,6 @@ import operator
 
 import torch
 import torch.nn as nn
-from torch.autograd.function import once_differentiable
 from torch.utils.cpp_extension import load_inline
 
 
@@ -9351,6 +9350,44 @@ def _expect(module, digest, layers):
 _LAYERS = {}
 
 
+class _BackwardTwice(torch.autograd.Function):
+    """Gradients that may be differentiated again, which is an error: taken for constants they would be wrong."""
+
+    @staticmethod
+    def forward(ctx, count, *tensors):
+        return tuple(g.detach() for g in tensors[:count])
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        raise RuntimeError(
+            "ModelNew: gradients of gradients (a penalty on gradients, a Hessian) are not in this file; "
+            "use the Model that it was made from where they are needed"
+        )
+
+
+class _BackwardOnce:
+    """What backward() asks of its context, which must be asked for saved tensors once."""
+
+    def __init__(self, ctx):
+        self.needs_input_grad, self.sizes, self.saved_tensors = ctx.needs_input_grad, ctx.sizes, ctx.saved_tensors
+
+
+def _once_backward(function):
+    def backward(ctx, *gradients):
+        if not torch.is_grad_enabled():  # nobody asked for create_graph
+            return function(ctx, *gradients)
+        held = _BackwardOnce(ctx)
+        with torch.no_grad():
+            made = function(held, *gradients)
+        found = [g for g in made if g is not None]
+        # What they come from, as far as it is at hand, and one tensor that wants a gradient whatever that is.
+        sources = [t for t in (*held.saved_tensors, *gradients) if t is not None and t.requires_grad]
+        again = iter(_BackwardTwice.apply(len(found), *found, *sources, torch.ones((), requires_grad=True)))
+        return tuple(None if g is None else next(again) for g in made)
+
+    return backward
+
+
 def _model_forward_plan(bias, gemm_weight, gemm_bias, group_norm_weight, group_norm_bias, x):
     dtype, device = _checked(bias=bias, gemm_weight=gemm_weight, gemm_bias=gemm_bias, group_norm_weight=group_norm_weight, group_norm_bias=group_norm_bias, x=x)
     if x.dim() != 2:
@@ -9472,7 +9509,7 @@ class _Model(torch.autograd.Function):
         return tuple(made)
 
     @staticmethod
-    @once_differentiable
+    @_once_backward
     def backward(ctx, *gradients):
         return _model_backward(ctx.needs_input_grad, ctx.sizes, ctx.saved_tensors, gradients[0])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 from crucible.prove import hints
@@ -46,7 +47,7 @@ def _say_of_further_gradients(session: Session, trials: list[Trial], check: Chec
     found = again.reply.get("twice")
     lost = [name for name in session.problem["twice"] if isinstance(found, list) and name not in found]
     if isinstance(found, str):
-        check.note(f"of gradients: an error, {found.splitlines()[0][:160]}")
+        check.note(f"of gradients: an error, {textwrap.shorten(found, 240, placeholder=' ...')}")
     elif lost:
         check.note(f"of gradients: none at {', '.join(lost)}, without an error: what comes back counts as a constant")
     session.forget_reply(again)
