@@ -1,4 +1,4 @@
-"""All that docs/results.md has of races, other sizes and scaling, step by step, on a machine with a GPU.
+"""All that docs/results.md has of races, other sizes and scaling, and proofs of Models, step by step, on a GPU.
 
     python benchmarks/everything.py build/measured               # goes on where a run of the same commit ended
     python benchmarks/everything.py build/measured --minutes 9   # begins no step that would not end in time
@@ -41,6 +41,11 @@ USUAL = ["--contenders", "eager", "channels_last", "compile", "ModelNew"]
 EXACT = ["--no-tf32", "--contenders", "eager", "channels_last", "ModelNew", "--what", "forward", "--samples", "3"]
 TRAINED = ["--contenders", "eager", "compile", "ModelNew", "--what", "training", "--samples", "7"]
 HELD = "gelu_group_norm"  # in the names of problems that one kernel on Hopper is for
+# Tests that prove Models of every kind, in the simulator as a rule.
+PROVEN = (
+    "complex_numbers differentiated_once matrices mixed_types picked_indices returned sizes_that_vary tensor_names "
+    "updated_buffers whole_models written_arguments"
+).split()
 LONGER = 2.0  # a step may take this many times what is expected, and a minute
 
 
@@ -96,6 +101,8 @@ def steps(folder: Path, problems: Sequence[str]) -> list[Step]:
     for p in problems:
         commands = (script("benchmarks/scaling.py", *pairs[p], "--samples", "5", *tables["scaling.csv"]),)
         found.append(Step(f"scaling.{p}", commands, 40.0))
+    proofs = [str(ROOT / "tests" / "fuse" / f"test_{name}.py") for name in PROVEN]
+    found.append(Step("models.proven", ((python, "-m", "pytest", *proofs, "--on-gpu", "-q"),), 300.0))
     for p in filter(images, problems):
         factors = ("0.5", "2") if HELD in p else ("1",)
         account = [script("benchmarks/account.py", *pairs[p], "--spatial", factor) for factor in factors]

@@ -34,6 +34,7 @@ NOT_RUN = {
     "crucible prove problems/gemm_group_norm_min_bias.py fused/": "needs a GPU",
     "python tests/gpu/": "needs a GPU",
     "python -m pytest tests/gpu/": "needs a GPU",
+    "python -m pytest --on-gpu": "needs a GPU: tests/test_on_gpu.py has it without one",
     "python benchmarks/": "needs a GPU",
     "python tools/killed_sweep.py": "several sweeps: tests/sweep/test_killed.py has it",
     "python tools/make_gallery.py --race": "needs a GPU",

@@ -81,7 +81,7 @@ def test_every_step_is_a_script_that_takes_these_words(tmp_path):
     """Each script's own parser is asked, without a GPU: it says that it needs one, or names what it does not know."""
     todo = everything.steps(tmp_path, ["conv_transpose2d_gelu_group_norm", "gemm_group_norm_min_bias"])
     assert len({s.name for s in todo}) == len(todo)
-    kinds = "sanitizer races scaling account sizes variants no_tf32 training"
+    kinds = "sanitizer races scaling models account sizes variants no_tf32 training"
     assert list(dict.fromkeys(s.kind for s in todo)) == kinds.split()
     asked = {}
     for command in (c for s in todo for c in s.commands):
