@@ -5,22 +5,7 @@ from __future__ import annotations
 import pytest
 
 import crucible
-from crucible.fuse import FuseOptions, fuse_problem
 
-HEAD = """
-import torch
-import torch.nn as nn
-import torch.nn.functional as F
-"""
-TAIL = """
-
-def get_inputs():
-    return [INPUTS]
-
-
-def get_init_inputs():
-    return []
-"""
 # A layer of a Fourier neural operator: complex weights, parts of a spectrum that are assigned.
 SPECTRAL = """
 class Model(nn.Module):
@@ -83,21 +68,10 @@ SOURCES = {
 }
 
 
-def reference_of(folder, name):
-    model, inputs = SOURCES[name]
-    path = folder / "reference.py"
-    path.write_text(HEAD + model + TAIL.replace("INPUTS", inputs))
-    return path
-
-
 @pytest.mark.parametrize("name", SOURCES)
-def test_proven(tmp_path, name):
-    reference, new = reference_of(tmp_path, name), tmp_path / "new.py"
-    fused = fuse_problem(reference, FuseOptions())
+def test_proven(reference, proven, name):
+    fused, _ = proven(reference(*SOURCES[name]))
     assert any("complex numbers" in why for _, why in fused.unfused)
-    new.write_text(fused.text)
-    found = crucible.prove(reference, new, device="sim", seed=3, quick=True, timeout=300)
-    assert found.verdict == "proven", found.to_text()[-3000:]
 
 
 WRONG = [
@@ -122,12 +96,14 @@ class Other(torch.autograd.Function):
 
 
 @pytest.mark.parametrize(("name", "line", "wrong", "code", "words"), WRONG)
-def test_wrong_complex_numbers_are_refuted(tmp_path, name, line, wrong, code, words):
-    reference, new = reference_of(tmp_path, name), tmp_path / "new.py"
-    model, _ = SOURCES[name]
+def test_wrong_complex_numbers_are_refuted(reference, name, line, wrong, code, words):
+    model, inputs = SOURCES[name]
     assert line in model
-    new.write_text(HEAD + OTHER + model.replace(line, wrong, 1).replace("class Model(", "class ModelNew("))
-    proof = crucible.prove(reference, new, device="sim", seed=3, quick=True)
+    path = reference(model, inputs)
+    new = path.with_name("new.py")
+    text = path.read_text().replace("class Model(", OTHER + "class ModelNew(")
+    new.write_text(text.replace(line, wrong, 1))
+    proof = crucible.prove(path, new, device="sim", seed=3, quick=True)
     if code is None:
         assert proof.verdict == "proven", proof.to_text()[-2000:]
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import crucible
 from crucible.fuse import FuseOptions, fuse_problem
 
 SOURCE = """
@@ -47,12 +46,8 @@ def get_init_inputs():
 """
 
 
-def test_proven(tmp_path):
-    reference, new = tmp_path / "reference.py", tmp_path / "new.py"
-    reference.write_text(SOURCE)
-    new.write_text(fuse_problem(reference, FuseOptions()).text)
-    found = crucible.prove(reference, new, device="sim", seed=3, quick=True, timeout=300)
-    assert found.verdict == "proven", found.to_text()[-3000:]
+def test_proven(proven):
+    proven(SOURCE)
 
 
 def test_what_cannot_be_computed_is_an_error(tmp_path, run_on_device):

@@ -3,28 +3,12 @@
 from __future__ import annotations
 
 import re
-import textwrap
 
 import pytest
 import torch
 
-import crucible
 from crucible.fuse import FuseError, FuseOptions, fuse_problem
 
-HEAD = """
-import torch
-import torch.nn as nn
-import torch.nn.functional as F
-"""
-TAIL = """
-
-def get_inputs():
-    return [INPUTS]
-
-
-def get_init_inputs():
-    return []
-"""
 # bfloat16 with norms, angles and a softmax in float32, as large language models have them.
 LANGUAGE = """
 class Norm(nn.Module):
@@ -103,16 +87,6 @@ class Model(nn.Module):
 """
 
 
-@pytest.fixture
-def reference(tmp_path):
-    def write(model, inputs):
-        path = tmp_path / "reference.py"
-        path.write_text(textwrap.dedent(HEAD + model + TAIL.replace("INPUTS", inputs)))
-        return path
-
-    return write
-
-
 @pytest.mark.parametrize(
     ("model", "inputs", "own", "others"),
     [
@@ -122,15 +96,11 @@ def reference(tmp_path):
         pytest.param(PARTS, "torch.randn(20, 24)", "float32", 6, id="parts"),
     ],
 )
-def test_proven(tmp_path, reference, model, inputs, own, others):
-    path, new = reference(model, inputs), tmp_path / "new.py"
-    fused = fuse_problem(path, FuseOptions())
+def test_proven(reference, proven, model, inputs, own, others):
+    fused, _ = proven(reference(model, inputs))
     assert fused.element == own
     assert re.search(r"^_SCALARS = \{torch\.(\w+): \d\}$", fused.text, re.M).group(1) == own  # and no other type
     assert bool(fused.unfused) == bool(others)
-    new.write_text(fused.text)
-    proof = crucible.prove(path, new, device="sim", seed=3, quick=True, timeout=300)
-    assert proof.verdict == "proven", proof.to_text()[-3000:]
 
 
 @pytest.mark.quick

@@ -2,27 +2,8 @@
 
 from __future__ import annotations
 
-import textwrap
-
 import pytest
 
-import crucible
-from crucible.fuse import FuseOptions, fuse_problem
-
-HEAD = """
-import torch
-import torch.nn as nn
-import torch.nn.functional as F
-"""
-TAIL = """
-
-def get_inputs():
-    return [INPUTS]
-
-
-def get_init_inputs():
-    return []
-"""
 # A block of a transformer: heads that become one by a view, an inherited forward(), tied weights, dropout.
 TRANSFORMER = """
 class Block(nn.Module):
@@ -122,9 +103,5 @@ class Model(nn.Module):
         pytest.param(FOLLOWED, "torch.randn(2, 5, 8)", id="followed"),
     ],
 )
-def test_proven(tmp_path, model, inputs):
-    reference, new = tmp_path / "reference.py", tmp_path / "new.py"
-    reference.write_text(textwrap.dedent(HEAD + model + TAIL.replace("INPUTS", inputs)))
-    new.write_text(fuse_problem(reference, FuseOptions()).text)
-    proof = crucible.prove(reference, new, device="sim", seed=3, quick=True, timeout=300)
-    assert proof.verdict == "proven", proof.to_text()[-3000:]
+def test_proven(reference, proven, model, inputs):
+    proven(reference(model, inputs))

@@ -3,27 +3,12 @@
 from __future__ import annotations
 
 import re
-import textwrap
 
 import pytest
 
 import crucible
 from crucible.fuse import FuseOptions, fuse_problem
 
-HEAD = """
-import torch
-import torch.nn as nn
-import torch.nn.functional as F
-"""
-TAIL = """
-
-def get_inputs():
-    return [INPUTS]
-
-
-def get_init_inputs():
-    return []
-"""
 # What most people write: the first layer of a block works in place; the sum needs what it left.
 BLOCK = """
 class Model(nn.Module):
@@ -59,20 +44,6 @@ class Model(nn.Module):
 STATE_INPUTS = 'torch.randn(5, 8), {"h": torch.randn(5, 8), "n": torch.tensor(3)}, torch.randn(8, 4)'
 
 
-@pytest.fixture
-def reference(tmp_path):
-    def write(model, inputs):
-        path = tmp_path / "reference.py"
-        path.write_text(textwrap.dedent(HEAD + model + TAIL.replace("INPUTS", inputs)))
-        return path
-
-    return write
-
-
-def proof(reference, new, **options):
-    return crucible.prove(reference, new, device="sim", seed=3, quick=True, timeout=300, **options)
-
-
 @pytest.mark.parametrize(
     ("model", "inputs"),
     [
@@ -81,11 +52,8 @@ def proof(reference, new, **options):
         pytest.param(WRITING, "torch.randn(5, 8), torch.randn(5, 8)", id="writing"),
     ],
 )
-def test_proven(tmp_path, reference, model, inputs):
-    path, new = reference(model, inputs), tmp_path / "new.py"
-    new.write_text(fuse_problem(path, FuseOptions()).text)
-    found = proof(path, new)
-    assert found.verdict == "proven", found.to_text()[-3000:]
+def test_proven(reference, proven, model, inputs):
+    _, found = proven(reference(model, inputs))
     notes = [note for check in found.checks if check.name == "side_effects" for note in check.evidence]
     assert any("inputs changed as the reference does" in note for note in notes)
 
@@ -115,7 +83,7 @@ def test_a_candidate_that_leaves_something_else_is_refuted(tmp_path, reference, 
     text = fuse_problem(path, FuseOptions()).text
     new.write_text(wrong(text, change))
     assert new.read_text() != text
-    found = proof(path, new)
+    found = crucible.prove(path, new, device="sim", seed=3, quick=True, timeout=300)
     assert found.verdict == "refuted" and found.reason.code == code, found.to_text()[-3000:]
 
 
