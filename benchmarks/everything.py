@@ -7,15 +7,16 @@
     python benchmarks/everything.py build/measured --take        # its rows and races become the committed ones
 
 Each step is a process with a limit of time, whose output is FOLDER/STEP.log; FOLDER/steps.json has how each ended, at
-which commit, and how long it took. What failed is told, and done again by the next run. The files are the gallery's;
-those of other channels, strides and groups are fused by the step that races them. The exit code is 0 when all that was
-asked for is done, 1 if a step failed, 3 if the time was not enough.
+which commit (and with which changes since), and how long it took. What failed is told, and done again by the next run.
+The files are the gallery's; those of other channels, strides and groups are fused by the step that races them. The exit
+code is 0 when all that was asked for is done, 1 if a step failed, 3 if the time was not enough.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import hashlib
 import json
 import os
 import shutil
@@ -122,6 +123,14 @@ def steps(folder: Path, problems: Sequence[str]) -> list[Step]:
     for p in problems:
         found.append(Step(f"training.{p}", (race(p, "race.csv", *TRAINED),), 90.0))
     return found
+
+
+def identity(commit: str | None) -> str:
+    """The commit, and where the checkout has changes of its own which: a kernel that is being worked on is another."""
+    if not str(commit).endswith("+"):
+        return str(commit)
+    changes = subprocess.run(["git", "diff", "HEAD"], cwd=ROOT, capture_output=True, check=True).stdout
+    return f"{commit}{hashlib.sha256(changes).hexdigest()[:8]}"
 
 
 def lay_out(folder: Path, problems: Sequence[str]) -> None:
@@ -280,7 +289,7 @@ def main() -> int:
     told = measuring.environment()
     print(", ".join(f"{k} {v}" for k, v in told.items()), flush=True)
     minutes = None if given.minutes is None else given.minutes * 60
-    failed, left = go_through(todo, folder, str(told["commit"]), minutes, lambda line: print(line, flush=True))
+    failed, left = go_through(todo, folder, identity(told["commit"]), minutes, lambda line: print(line, flush=True))
     print(f"{len(todo) - len(failed) - len(left)} of {len(todo)} steps are done, in {folder}")
     if failed:
         print(f"failed: {', '.join(failed)}")

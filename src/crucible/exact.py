@@ -8,10 +8,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-WIDER = {
-    **dict.fromkeys((torch.float32, torch.float16, torch.bfloat16), torch.float64),
-    **dict.fromkeys((torch.complex32, torch.complex64), torch.complex128),
-}
+NARROW = (torch.float32, torch.float16, torch.bfloat16, torch.complex32, torch.complex64)
 
 
 def copied(model: torch.nn.Module) -> torch.nn.Module:
@@ -24,14 +21,24 @@ def copied(model: torch.nn.Module) -> torch.nn.Module:
     return copy.deepcopy(model, known)
 
 
+def wider(dtype: torch.dtype) -> torch.dtype:
+    """The type of numbers that truth is computed in; other types are exact as they are."""
+    return torch.float64 if dtype.is_floating_point else torch.complex128 if dtype.is_complex else dtype
+
+
+def typed(model: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
+    """The module itself, its real numbers in this type. ``model.to(dtype)`` would take imaginary parts of others."""
+    return model._apply(lambda t: t.to(dtype) if t.is_floating_point() else t)
+
+
 def widened(model: torch.nn.Module) -> torch.nn.Module:
-    """The module itself, with all its numbers in twice the width; double() leaves complex ones as they are."""
-    return model.double()._apply(lambda t: t.to(torch.complex128) if t.is_complex() else t)
+    """The module itself, with all its numbers as wide as there are; double() leaves complex ones as they are."""
+    return model._apply(wide)
 
 
 def wide(value: Any) -> Any:
-    """A tensor of numbers in twice the width, anything else as it is."""
-    return value.to(WIDER.get(value.dtype, value.dtype)) if isinstance(value, torch.Tensor) else value
+    """A tensor with numbers as wide as there are, anything else as it is."""
+    return value.to(wider(value.dtype)) if isinstance(value, torch.Tensor) else value
 
 
 def is_number(value: Any) -> bool:
@@ -61,6 +68,6 @@ class Wide(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
-        if kwargs.get("dtype") in WIDER:
-            kwargs["dtype"] = WIDER[kwargs["dtype"]]
+        if kwargs.get("dtype") in NARROW:
+            kwargs["dtype"] = wider(kwargs["dtype"])
         return func(*args, **kwargs)

@@ -37,6 +37,20 @@ def test_what_is_done_is_not_done_again_but_for_another_commit(tmp_path):
     assert everything.known(tmp_path)["a.x"].commit == "c2"
 
 
+def test_changes_that_are_not_committed_are_another_state(tmp_path, monkeypatch):
+    monkeypatch.setattr(everything, "ROOT", tmp_path)
+    git = ["git", "-c", "user.name=n", "-c", "user.email=e"]
+    (tmp_path / "kernel.cuh").write_text("1")
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"]):
+        subprocess.run([*git, *words], cwd=tmp_path, check=True)
+    assert everything.identity("abc") == "abc"
+    states = set()
+    for text in ("2", "3", "2"):
+        (tmp_path / "kernel.cuh").write_text(text)
+        states.add(everything.identity("abc+"))
+    assert len(states) == 2 and all(state.startswith("abc+") for state in states)
+
+
 def test_a_step_that_fails_is_told_leaves_no_rows_and_is_done_again(tmp_path):
     (tmp_path / "race.csv").write_text("n\n1\n")
     failing = step("a.x", row(tmp_path, "2\n"), "import sys; sys.exit('out of memory')")

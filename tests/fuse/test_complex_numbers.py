@@ -109,3 +109,15 @@ def test_wrong_complex_numbers_are_refuted(reference, name, line, wrong, code, w
     else:
         assert proof.reason is not None and proof.reason.code == code, proof.to_text()[-2000:]
         assert words in proof.reason.message
+
+
+def test_a_type_that_is_asked_for_leaves_imaginary_parts(reference):
+    """``Model.to(torch.float32)`` takes them away, of the reference and of whoever is compared with it."""
+    model, inputs = SOURCES["spectral"]
+    path = reference(model, inputs)
+    new = path.with_name("new.py")
+    real = model.replace("self.low)", "torch.complex(self.low.real, 0 * self.low.real))", 1)
+    for text, verdict in ((model, "proven"), (real, "refuted")):
+        new.write_text(path.read_text().replace(model, text).replace("class Model(", "class ModelNew("))
+        proof = crucible.prove(path, new, device="sim", seed=3, quick=True, dtype="float32")
+        assert proof.verdict == verdict, proof.to_text()[-2000:]

@@ -13,7 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from crucible.autocast import switched_on
-from crucible.exact import is_number, parts
+from crucible.exact import is_number, parts, typed
 from crucible.problem import Problem, ProblemError, load_problem
 from crucible.prove import generate, tensors
 from crucible.prove.cases import Spec
@@ -251,7 +251,7 @@ class Reference:
         if key not in self.states:
             model = self.problem.build(seed)
             if self.dtype is not None:
-                model = model.to(self.dtype)
+                model = typed(model, self.dtype)
             state = generate.make_state(model, spec)
             folder = self.cases / "states"
             folder.mkdir(exist_ok=True)

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from crucible.exact import typed
 from crucible.problem import arranged
 from crucible.prove import shapes, tensors, watch
 from crucible.prove.devices import open_device
@@ -294,7 +295,7 @@ class Runner:
             torch.manual_seed(0)
             model = self._new_model()
             if case["dtype"]:
-                model = model.to(tensors.DTYPES[case["dtype"]])
+                model = typed(model, tensors.DTYPES[case["dtype"]])
             self.model = model.to(self.device.device)
             self.model_key, self.loaded = case["dtype"], {}
             self.unsaved = Unsaved(self.model)

@@ -31,7 +31,7 @@ from typing import Any
 
 import torch
 
-from crucible.exact import WIDER, Wide, is_number, widened
+from crucible.exact import Wide, is_number, typed, widened, wider
 from crucible.exact import wide as widen
 from crucible.problem import ProblemError
 from crucible.prove.arithmetic import SequentialSums, TensorCores, TF32Operands, mixtures
@@ -103,7 +103,7 @@ class Bench:
         self.arguments = arguments  # that inputs make up
         self.narrow = build().to(device)
         if dtype is not None:
-            self.narrow = self.narrow.to(dtype)
+            self.narrow = typed(self.narrow, dtype)
         self.wide = widened(build().to(device))
         self.wide_error: str | None = None
         self.written = False  # whether the reference writes into its inputs
@@ -119,7 +119,7 @@ class Bench:
             return self.narrow
         if self._beside is None:
             made = self._build()
-            self._beside = made if self._dtype is None else made.to(self._dtype)
+            self._beside = made if self._dtype is None else typed(made, self._dtype)
         return self._beside
 
     def run_beside(self, state: State, inputs: list[Any], cotangents: list[Any] | None, spec: Spec) -> Result:
@@ -181,7 +181,7 @@ class Bench:
 def _place(x: Any, device: torch.device, wide: bool) -> Any:
     if not isinstance(x, torch.Tensor):
         return x
-    return x.to(device, WIDER.get(x.dtype, x.dtype) if wide else x.dtype, copy=True)
+    return x.to(device, wider(x.dtype) if wide else x.dtype, copy=True)
 
 
 def find_truth(

@@ -94,14 +94,16 @@ def _works(problem: Problem, model: Any, options: RaceOptions) -> dict[str, Work
     """What every pass must do at the least, in the type of the race."""
     import torch
 
+    from crucible.exact import typed
+
     wanted = getattr(torch, options.dtype) if options.dtype else None
 
-    def typed(t: Any) -> Any:
+    def placed(t: Any) -> Any:
         real = isinstance(t, torch.Tensor) and t.is_floating_point()
         return t.to("meta", wanted) if real and wanted is not None else t
 
-    model = model.to(wanted) if wanted is not None else model
-    inputs = problem.arguments([typed(t) for t in problem.declared])
+    model = typed(model, wanted) if wanted is not None else model
+    inputs = problem.arguments([placed(t) for t in problem.declared])
     try:
         return {what: work_of(model, inputs, what == "training") for what in options.passes}
     except Exception as error:  # noqa: BLE001  forward() itself fails

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 
-from crucible.exact import Wide, copied, is_number, wide, widened
+from crucible.exact import Wide, copied, is_number, typed, wide, widened
 from crucible.problem import Problem, import_file, load_problem
 from crucible.prove import watch
 from crucible.race import ceilings, values
@@ -105,7 +105,7 @@ class Worker:
 
     def _reference(self) -> torch.nn.Module:
         made = self.problem.build(self.seed).to(self.device)
-        return made.to(self.dtype) if self.dtype is not None else made
+        return typed(made, self.dtype) if self.dtype is not None else made
 
     def ceilings(self, message: dict[str, Any]) -> dict[str, Any]:
         found = ceilings.measure(self.clock)
@@ -139,7 +139,7 @@ class Worker:
             torch.manual_seed(self.seed)
             made = module.ModelNew(*self.problem.init_inputs)
             made = made.to(self.device)
-            made = made.to(self.dtype) if self.dtype is not None else made
+            made = typed(made, self.dtype) if self.dtype is not None else made
             made.load_state_dict(self.model.state_dict())
             made.train(self.model.training)
             self.contender = Contender(made, made)
