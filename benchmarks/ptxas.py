@@ -7,13 +7,18 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-SCALARS = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 3}
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
+
+from crucible.build.macros import flags_for  # noqa: E402
+
+__all__ = ["NvccError", "Usage", "flags_for", "nvcc", "parse", "short_name", "table", "usage"]
 # Tile types of the engines on tensor cores: their kernels must keep everything in registers.
 TENSOR_CORES = re.compile(r"\b(?:Mma|Window|Gradient|GradientGroups|Warpgroups|Ready|Strips|Split|WgmmaTile|Holding)<")
 _ENTRY = re.compile(r"Compiling entry function '([^']+)' for '(\w+)'")
@@ -56,18 +61,6 @@ def nvcc() -> str | None:
     home = os.environ.get("CUDA_HOME")
     own = shutil.which(str(Path(home) / "bin" / "nvcc")) if home else None
     return own or shutil.which("nvcc")
-
-
-def flags_for(text: str, arch: str, dtype: str, precision: str | None = None) -> list[str]:
-    """The macros with which a file builds itself for a chip, as torch's switches stand when nobody touched them."""
-    chip = int(re.sub(r"\D", "", arch))
-    grade = {"float64": 0, "float16": 3, "bfloat16": 3}.get(dtype)
-    conv, matmul = {None: (1, 2), "torch": (1, 2), "fp32": (2, 2), "tf32": (1, 1)}[precision]
-    if grade is not None or chip < 80 or "if True or dtype" in text:
-        conv = matmul = grade if grade == 3 and chip >= 80 and "if True or dtype" not in text else 0
-    hopper = int(arch == "sm_90a" and "int(True and known" in text)
-    values = {"SCALAR": SCALARS[dtype], "WIDE": 0, "CONV": conv, "MATMUL": matmul, "HOPPER": hopper}
-    return [f"-DCRUCIBLE_{name}={value}" for name, value in values.items()]
 
 
 def usage(sources: dict[str, str], arch: str, flags: Sequence[str]) -> list[Usage]:

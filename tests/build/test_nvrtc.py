@@ -48,8 +48,51 @@ def test_an_error_in_a_template_shows_only_when_instantiated() -> None:
     host = "void go(float* x) {\n    k<float><<<1, 1>>>(x);\n}\n"
     result = compile_all(kernel + host, ["sm_80"], file="new.py")[0]
     assert result.state == "failed" and result.line == 2
-    unused = compile_all("template <int N> __global__ void k(float (&x)[N]) {}\n", ["sm_80"])[0]
-    assert unused.ok and unused.notes == ["parsed, not instantiated: k"]
+    unused = "template <int N> __global__ void k(float (&x)[N]) {}\n"
+    result = compile_all(unused, ["sm_80"])[0]
+    assert result.state == "skipped" and "template arguments" in result.message  # nothing was compiled
+    result = compile_all(unused + "__global__ void plain() {}\n", ["sm_80"])[0]
+    assert result.ok and result.notes == ["parsed, not instantiated: k"] and result.kernels == 1
+
+
+def test_instances_that_the_host_compiler_deduces() -> None:
+    """The functor's type stands nowhere beside the kernel's name; and which branch is built depends on a macro."""
+    source = """#include <cuda_runtime.h>
+template <int N, class F> __global__ void k(F f, float* x) { x[threadIdx.x] = f(x[N]); }
+template <class F> __global__ void other(F f) { f.nothing(); }
+struct Doubled { __device__ float operator()(float v) const { return 2 * v; } };
+ODD
+template <int N, class F> cudaError_t launch(F f, float* x, cudaStream_t stream) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(1), config.blockDim = dim3(32), config.stream = stream;
+  return cudaLaunchKernelEx(&config, k<N, F>, f, x);
+}
+void go(float* x, cudaStream_t stream) {
+#if WRONG
+  launch<3>(Odd(), x, stream);
+#else
+  launch<3>(Doubled(), x, stream);
+  launch<5>(Doubled(), x, stream);
+#endif
+}
+"""
+    source = source.replace("ODD\n", ODD + "\n")
+    result = compile_all(source, ["sm_80"], file="new.py")[0]
+    assert result.ok and result.kernels == 2 and result.notes == [], result
+    result = compile_all(source, ["sm_80"], file="new.py", flags=["-DWRONG=1"])[0]
+    assert result.state == "failed" and "class type" in result.message, result
+
+
+# Wrong for a GPU alone: the host compiler must get through it to say what is launched.
+ODD = """struct Odd {
+  template <class T>
+  __device__ float operator()(T v) const {
+#ifdef __CUDACC_RTC__
+    return v.nothing;
+#endif
+    return v;
+  }
+};"""
 
 
 def test_dispatched_types_are_instantiated() -> None:

@@ -95,6 +95,9 @@ def test_engines_of_other_chips(tmp_path):
     assert len(sources) == 2  # forward and backward
     results = compile_everywhere(sources, scratch=tmp_path / "scratch", archs=["sm_70", "sm_80", "sm_90a"])
     assert [r.state for r in results] == ["ok"] * 3, results
+    # Each with the kernels of its own engines, all of which were compiled.
+    simt, mma, hopper = (r.kernels for r in results)
+    assert 8 <= simt < mma < hopper and not any(r.notes for r in results), results
 
 
 @pytest.mark.exhaustive

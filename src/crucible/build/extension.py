@@ -254,6 +254,14 @@ def _units(spec: Extension, module: str, flavour: Flavour) -> list[tuple[str, st
     return units
 
 
+def without_checks(spec: Extension) -> tuple[list[str], list[str]]:
+    """The texts of the units, and flags to compile them with where nothing is run: without the simulator's checks."""
+    flavour = _first_flavour(spec)
+    checks = re.compile(r"-fsanitize|-g|--param|-O")
+    flags = [*(f for f in DEVICE_FLAGS if not checks.match(f)), *flavour.defines, *_include_flags(), *spec.flags]
+    return [text for _, text in _units(spec, spec.name, flavour)], flags
+
+
 def _compile(
     spec: Extension, units: list[tuple[str, str]], folder: Path, flavour: Flavour, run: toolchain.Runner
 ) -> list[str]:

@@ -19,6 +19,7 @@ from typing import Literal
 
 from crucible.build.device_source import DeviceSource, device_source
 from crucible.build.errors import BuildError
+from crucible.build.instances import instances
 from crucible.build.toolchain import cuda_include
 
 ARCHITECTURES = ("sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120")
@@ -48,6 +49,7 @@ class ArchResult:
     line: int | None = None
     seconds: float = 0.0
     ptx_bytes: int = 0
+    kernels: int = 0  # that were compiled, each instance of a template
     skipped: bool = False  # not tried: the reason is in `message`
     notes: list[str] = field(default_factory=list)
 
@@ -168,6 +170,12 @@ def compile_all(
     """
     library = load()
     view = device_source(cuda_source)
+    if view.not_instantiated:  # by what the text says; the host compiler knows all
+        templates = {k.name for k in view.kernels if k.parameters}
+        found = instances(cuda_source, templates, flags, "sm_90a" if "sm_90a" in archs else "sm_90")
+        if found:
+            launched = [k for k in view.kernels if not k.parameters or any(_names(name, k.name) for name in found)]
+            view.kernels, view.instances, view.guesses, view.not_instantiated = launched, found, [], []
     missing = _missing_headers(view)
     supported = library.architectures()
     job = _Job(library, view, _options(flags), file, first_line)
@@ -175,6 +183,9 @@ def compile_all(
     def one(arch: str) -> ArchResult:
         if not view.kernels:
             return ArchResult(arch, False, "no kernel was found in the source", skipped=True)
+        if len(view.not_instantiated) == len({k.name for k in view.kernels}):
+            reason = "it is not known with which template arguments its kernels are launched"
+            return ArchResult(arch, False, reason, skipped=True)
         if missing:
             reason = f"needs <{missing[0]}>, which was not found" + _remedy(missing[0])
             return ArchResult(arch, False, reason, skipped=True)
@@ -240,18 +251,21 @@ class _Job:
             # The complaint is about an instance that we asked for, not about a line of the source: leave such out.
             names = [name for name in names if self._compile(arch, [name])[0]]
             ok, log, ptx = self._compile(arch, names)
+        plain = sum(not k.parameters for k in self.view.kernels)
         left_out = [k.name for k in self.view.kernels if k.parameters and not any(_names(n, k.name) for n in names)]
         left_out = [name for name in dict.fromkeys(left_out) if not self._explicit(name)]
         notes = ["parsed, not instantiated: " + ", ".join(left_out)] if left_out else []
         seconds = time.perf_counter() - begin
         if ok:
-            return ArchResult(arch, True, "", seconds=seconds, ptx_bytes=len(ptx), notes=notes)
+            count = plain + len(names)
+            return ArchResult(arch, True, seconds=seconds, ptx_bytes=len(ptx), kernels=count, notes=notes)
         message, line = self._explain(arch, names, log)
         # An error inside a header, or for want of a part of our stand-ins, says nothing about the candidate.
         skipped = self._nobodys_fault(log) or 'namespace "cub" has no member' in log
         if skipped:
             message = "could not be tried: " + message
-        return ArchResult(arch, False, message, self.file if line else None, line, seconds, 0, skipped, notes)
+        file = self.file if line else None
+        return ArchResult(arch, False, message, file, line, seconds, skipped=skipped, notes=notes)
 
     def _nobodys_fault(self, log: str) -> bool:
         """Whether the compiler, not the assembler, complains, and about no line of the user's file."""
@@ -331,4 +345,4 @@ class _Job:
 
 
 def _names(expression: str, kernel: str) -> bool:
-    return expression.split("<", 1)[0].strip() == kernel
+    return expression.split("<", 1)[0].strip().rpartition("::")[2] == kernel

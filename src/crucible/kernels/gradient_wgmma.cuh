@@ -109,7 +109,7 @@ struct GradientReady {
     sums = reinterpret_cast<float4*>(at + bytes);
   }
   // Whether boxes are not almost empty, and pixels can be counted: else the kernel for other chips does it all.
-  __host__ bool pays(const P& p) const {
+  __host__ __device__ bool pays(const P& p) const {
     int64_t there = 1;
     for (int d = 0; d < 4; ++d) there *= p.extent(d);
     const int64_t counted = count * R::PIXELS, most = sizeof(Index) > 4 ? int64_t(1) << 40 : 0x7fffffff;

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from crucible.build import macros
 from crucible.build.nvrtc import ARCHITECTURES, ArchResult, NotFound, compile_all
 from crucible.prove.patience import MOST
 from crucible.prove.sandbox import Child, ChildDied, Limits, serve
@@ -27,14 +28,25 @@ class CudaSource:
     file: str
     first_line: int = 1
     flags: tuple[str, ...] = ()
+    builds: tuple[tuple[str, tuple[str, ...]], ...] = ()  # further flags for architectures, where there are any
 
 
 # ---- reading ------------------------------------------------------------------------------------------------------
 
 
-def cuda_sources(path: Path) -> list[CudaSource]:
-    """What a file hands to load_inline as CUDA, as far as that is plain text; else every string with a kernel."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+def cuda_sources(path: Path, dtype: str = "float32") -> list[CudaSource]:
+    """What a file hands to load_inline as CUDA, as far as that is plain text; else every string with a kernel.
+
+    A fused file's as it is built for each chip, for elements of a type.
+    """
+    text = path.read_text(encoding="utf-8")
+    found = _plain_sources(path, text)
+    builds = tuple((arch, tuple(macros.flags_for(text, arch, dtype))) for arch in ARCHITECTURES)
+    return [replace(s, builds=builds) if macros.asks_for(s.text) else s for s in found]
+
+
+def _plain_sources(path: Path, text: str) -> list[CudaSource]:
+    tree = ast.parse(text)
     reader = _Reader(tree)
     found: list[CudaSource] = []
     for node in ast.walk(tree):
@@ -159,23 +171,31 @@ def _worse(one: ArchResult, two: ArchResult) -> ArchResult:
         worse,
         seconds=one.seconds + two.seconds,
         ptx_bytes=one.ptx_bytes + two.ptx_bytes,
+        kernels=one.kernels + two.kernels,
         notes=list(dict.fromkeys([*better.notes, *worse.notes])),
     )
 
 
 def _handle(message: dict[str, Any]) -> dict[str, Any]:
     source = message["source"]
+    further = {arch: tuple(flags) for arch, flags in source["builds"]}
+    alike: dict[tuple[str, ...], list[str]] = {}  # architectures that are built with the same flags
+    for arch in message["archs"]:
+        alike.setdefault(further.get(arch, ()), []).append(arch)
+    results: list[ArchResult] = []
     try:
-        results = compile_all(
-            source["text"],
-            message["archs"],
-            file=source["file"],
-            first_line=source["first_line"],
-            flags=source["flags"],
-        )
+        for flags, archs in alike.items():
+            results += compile_all(
+                source["text"],
+                archs,
+                file=source["file"],
+                first_line=source["first_line"],
+                flags=(*source["flags"], *flags),
+            )
     except NotFound as error:
         return {"error": {"message": f"{error} (pip install nvidia-cuda-nvrtc-cu12)"}}
-    return {"results": [asdict(r) for r in results]}
+    order = list(message["archs"])
+    return {"results": [asdict(r) for r in sorted(results, key=lambda r: order.index(r.arch))]}
 
 
 # ---- the check of a prove run -------------------------------------------------------------------------------------
@@ -191,8 +211,10 @@ def wanted(option: str) -> list[str]:
 
 def summary(results: Sequence[ArchResult]) -> list[str]:
     """Lines for a person: what compiled, then each different reason with its architectures."""
-    good = [r.arch for r in results if r.ok]
-    lines = [f"compiles for {', '.join(good)}"] if good else []
+    good = [r for r in results if r.ok]
+    counts = sorted({r.kernels for r in good if r.kernels})
+    told = f": {counts[0]} to {counts[-1]} kernels" if counts[1:] else ""
+    lines = [f"compiles for {', '.join(r.arch for r in good)}{told}"] if good else []
     reasons: dict[tuple[str, str, int | None], list[str]] = {}
     for result in results:
         if not result.ok:
