@@ -147,9 +147,14 @@ def fuse(
     try:
         with Progress(errors, "crucible fuse") as progress:
             progress.say("starting", "")
-            from crucible.fuse import FuseError
-            from crucible.fuse_to_file import FusedFile, fuse_file
-            from crucible.graph.capture import CaptureError
+            from crucible.torch_version import TorchTooOld
+
+            try:
+                from crucible.fuse import FuseError
+                from crucible.fuse_to_file import FusedFile, fuse_file
+                from crucible.graph.capture import CaptureError
+            except TorchTooOld as error:
+                raise complain(error) from None
 
             def planned(made: FusedFile) -> None:
                 """What is known before the proof, which takes a while."""

@@ -22,6 +22,8 @@ from typing import Literal
 from rich.console import Console
 from rich.table import Table
 
+from crucible.torch_version import OLDEST, OLDEST_TO_FUSE, number
+
 SCHEMA = 1  # of the JSON; counts up when a key changes its meaning
 GIB = 1 << 30
 Area = Literal["basis", "simulator", "gpu", "extra"]
@@ -98,8 +100,12 @@ def check_torch() -> Finding:
         return Finding("PyTorch", "missing", f"cannot be imported: {last[0]}", "pip install 'torch>=2.0'")
     version = str(torch.__version__)
     build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU build"
-    if tuple(int(x) for x in re.findall(r"\d+", version)[:2]) < (2, 0):
+    if number(version) < OLDEST:
         return Finding("PyTorch", "missing", f"{version}, {build}", "pip install 'torch>=2.0'")
+    if number(version) < OLDEST_TO_FUSE:
+        oldest = ".".join(map(str, OLDEST_TO_FUSE))
+        told = f"{version}, {build}: proves and races, but crucible fuse needs {oldest}"
+        return Finding("PyTorch", "warning", told, f"pip install 'torch>={oldest}' to fuse")
     return Finding("PyTorch", "ok", f"{version}, {build}")
 
 

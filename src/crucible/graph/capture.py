@@ -21,8 +21,9 @@ from crucible.exact import copied
 from crucible.graph import recurrent
 from crucible.graph.asked import asked_of_sizes, assumed_of_sizes
 from crucible.graph.backward import backward_hooks, own_functions
-from crucible.graph.exported import Lost, mend
+from crucible.graph.exported import Lost, mend, without_assertions
 from crucible.graph.instead import said_otherwise
+from crucible.graph.older_torch import like_later_ones
 
 Example = Sequence[Any]
 
@@ -83,6 +84,7 @@ class Graph:
 
 def capture(model: torch.nn.Module, args: Example, *, kwargs: dict[str, Any] | None = None) -> Graph:
     """The graph of ``model(*args)`` in the mode the model is in. ``args`` may live on the meta device."""
+    like_later_ones()
     for free in (None, 1, 0):  # a Model that needs a size as a number, as a key say, pins it down
         try:
             return _captured(model, args, kwargs, free)
@@ -113,6 +115,7 @@ def _captured(model: torch.nn.Module, args: Example, kwargs: dict[str, Any] | No
                 )
             mend(program)
             program = program.run_decompositions({})
+            without_assertions(program.graph_module)
     except CaptureError:
         raise
     except Lost as error:
@@ -237,9 +240,9 @@ def _graph(program: Any, frozen: Collection[str]) -> Graph:
             updates.append(out.target)
         elif out.kind is OutputKind.USER_INPUT_MUTATION:
             changed[value] = out.target
-        elif out.kind is OutputKind.PARAMETER_MUTATION and out.target in frozen:
+        elif out.kind.name == "PARAMETER_MUTATION" and out.target in frozen:  # a kind that came with torch 2.9
             updates.append(out.target)
-        elif out.kind is OutputKind.PARAMETER_MUTATION:
+        elif out.kind.name == "PARAMETER_MUTATION":
             raise CaptureError(
                 f"forward() changes the parameter {out.target}, which has gradients. Change it outside of forward(), "
                 "or make it a buffer or requires_grad_(False) if nobody trains it"

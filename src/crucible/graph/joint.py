@@ -16,7 +16,7 @@ from typing import Any
 import sympy
 import torch
 from torch import fx
-from torch.utils._sympy.functions import Max
+from torch.utils._sympy.functions import Max, Min
 
 from crucible.exact import is_number
 from crucible.graph import complex_numbers
@@ -150,14 +150,14 @@ def forward_of(joint: Joint) -> Joint:
 def _guards(fakes: Sequence[Any], others: Sequence[Any]) -> list[Any]:
     """Conditions under which the graph was traced: equations, whatever the Model itself asks of its sizes, and others.
 
-    The rest is torch's own and concerns strides (where sizes stand inside Max) and algorithms, not results.
+    The rest is torch's own and concerns strides (where sizes stand inside Max or Min) and algorithms, not results.
     """
     sizes: list[Any] = [s for f in fakes if torch.is_tensor(f) for s in f.shape if isinstance(s, torch.SymInt)]
     env: Any = next((s.node.shape_env for s in sizes), None)
     found: dict[Any, None] = {}
     for guard in env.guards if env is not None else ():
         condition = env.replace(guard.expr)
-        if not condition.is_Relational or condition.has(Max):
+        if not condition.is_Relational or condition.has(Max, Min):
             continue
         if condition.func is sympy.Eq or not within_torch(str(guard.sloc.framework_loc)):
             found[condition] = None
