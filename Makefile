@@ -7,13 +7,14 @@ WORKERS ?= 2
 # Tests take from milliseconds to minutes: a worker that has none left takes some of another's.
 SPREAD := -n $(WORKERS) --dist worksteal
 
-.PHONY: demo test built quick exhaustive accept gallery pictures lint gpu setup clean help
+.PHONY: demo test built quick exhaustive torches accept gallery pictures lint gpu setup clean help
 
 help:
 	@echo "make demo    fuse one of the problems and prove the result, in the simulator if there is no GPU"
 	@echo "make test    linters, types and all tests that need no GPU"
 	@echo "make quick   linters, types and the tests that take seconds"
 	@echo "make exhaustive   what only repeats or enlarges the tests: more files, more problems, more random graphs"
+	@echo "make torches      fuse every problem with other versions of torch, TORCH=\"2.6.0 2.11.0\", and prove what differs"
 	@echo "make accept       take what fusing the problems gives now as what it should give"
 	@echo "make gallery      fuse, prove and show the reference problems again, in gallery/"
 	@echo "make pictures     the pictures of pages in docs/pictures (needs Chromium)"
@@ -49,6 +50,9 @@ quick: lint
 
 exhaustive: setup
 	$(PY) -m pytest $(SPREAD) -m exhaustive
+
+torches: setup
+	$(PY) tools/other_torches.py $(TORCH)
 
 accept: setup
 	$(PY) tests/fuse/accepted.py

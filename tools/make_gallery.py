@@ -61,6 +61,9 @@ CHECKS = re.compile(
     r"|^ +_expect\(self, [^\n]*\n",
     re.M | re.S,
 )
+# What says the same with other words since races were taken, and is asked but once for each kind of call.
+BYTES = re.compile(r"_bytes\((dtype|accum|s\[2\])\)")
+BYTES_DEFINED = re.compile(r"^def _bytes\(.*?(?=^\S)", re.M | re.S)
 OTHER_CHECKS = (
     "since this race the file looks in another way whether it is called as it was made for, which is less than a "
     "microsecond of the host's time a call; all else is the text that was raced"
@@ -82,6 +85,7 @@ def raced_mark(text: str, *, train: bool = False) -> str:
         plain = re.sub(r"^.*\bonce_differentiable\n", "", plain, flags=re.M)  # what backward() had
         plain = re.sub(r"^.*backward.*\n", "", plain, flags=re.M | re.I)
     plain = re.sub(r"crucible_[0-9a-f]{12}_", "crucible_", plain)  # the digest of the sources
+    plain = BYTES.sub(r"\1.itemsize", BYTES_DEFINED.sub("", plain))
     parts = hashlib.sha256(CHECKS.sub("", plain).encode())
     sources = [found.group(3) for found in inside.finditer(text) if train or found.group(2) != "BACKWARD"]
     for source in sources:

@@ -122,6 +122,11 @@ struct After {
 template <class T>
 __device__ __forceinline__ T read(const T& x) { return __ldg(&x); }
 __device__ __forceinline__ bool read(const bool& x) { return __ldg(reinterpret_cast<const unsigned char*>(&x)) != 0; }
+#if CRUCIBLE_SCALAR == 3  // before CUDA 12.2 there is no __ldg() of it for chips before 8.0
+__device__ __forceinline__ __nv_bfloat16 read(const __nv_bfloat16& x) {
+  return __nv_bfloat16(__nv_bfloat16_raw{__ldg(reinterpret_cast<const unsigned short*>(&x))});
+}
+#endif
 
 // Asks for an element that is loaded later.
 template <class T>
@@ -4851,6 +4856,11 @@ struct After {
 template <class T>
 __device__ __forceinline__ T read(const T& x) { return __ldg(&x); }
 __device__ __forceinline__ bool read(const bool& x) { return __ldg(reinterpret_cast<const unsigned char*>(&x)) != 0; }
+#if CRUCIBLE_SCALAR == 3  // before CUDA 12.2 there is no __ldg() of it for chips before 8.0
+__device__ __forceinline__ __nv_bfloat16 read(const __nv_bfloat16& x) {
+  return __nv_bfloat16(__nv_bfloat16_raw{__ldg(reinterpret_cast<const unsigned short*>(&x))});
+}
+#endif
 
 // Asks for an element that is loaded later.
 template <class T>
@@ -6999,7 +7009,7 @@ struct GradientReady {
     sums = reinterpret_cast<float4*>(at + bytes);
   }
   // Whether boxes are not almost empty, and pixels can be counted: else the kernel for other chips does it all.
-  __host__ bool pays(const P& p) const {
+  __host__ __device__ bool pays(const P& p) const {
     int64_t there = 1;
     for (int d = 0; d < 4; ++d) there *= p.extent(d);
     const int64_t counted = count * R::PIXELS, most = sizeof(Index) > 4 ? int64_t(1) << 40 : 0x7fffffff;
@@ -10840,7 +10850,7 @@ def _compiled(part, dtype, wide, conv, matmul, hopper):
     bare = "no_implicit_headers" in inspect.signature(load_inline).parameters  # torch's headers cost half a minute
     options = {"no_implicit_headers": True} if bare else {}
     return load_inline(
-        name=f"crucible_15310fff554f_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}",
+        name=f"crucible_2a5c4bdeaba7_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}",
         cpp_sources=binding, cuda_sources=source,
         extra_cflags=["-O1"], extra_cuda_cflags=["-O3", "-std=c++17", *flags], **options,
     )
@@ -10905,6 +10915,11 @@ def _like(tensors):
         return lambda *others: False
 
 
+def _bytes(dtype):
+    """Of an element."""
+    return torch.empty((), dtype=dtype, device="meta").element_size()  # dtype.itemsize came with torch 2.1
+
+
 def _spec(shape, dtype):
     """What _new() takes."""
     return shape, torch.empty(shape, device="meta").stride(), dtype
@@ -10920,7 +10935,7 @@ def _laid_out(stages, buffers, hosts=()):
     sizes = [size if users & stages else 0 for size, users in buffers]
     if _SIMULATED:  # see _apart()
         return ((1,), (1,), torch.uint8), [n for size in sizes for n in (0, size)]
-    holders = [(k, math.prod(s[0]) * s[2].itemsize, (u & -u).bit_length()) for k, (s, u) in enumerate(hosts, 1) if s]
+    holders = [(k, math.prod(s[0]) * _bytes(s[2]), (u & -u).bit_length()) for k, (s, u) in enumerate(hosts, 1) if s]
     holders.append((0, math.inf, math.inf))
     placed, places = [], [(0, 0)] * len(buffers)
     for k in sorted(range(len(buffers)), key=sizes.__getitem__, reverse=True):
@@ -11114,7 +11129,7 @@ def _model_backward_plan(needs, sizes, d_output):
     accum = _accumulated(dtype)
     stages = (0b1 if needs[1] else 0) | (0b110 if needs[0] else 0)
     specs = [_spec((s77, 64, s53, s0), dtype) if stages & 0b1 else None, _spec((64, 64, 3, 3), dtype) if stages & 0b100 else None]
-    room, places = _laid_out(stages, [(295936, 0b1), (convolution_backward_w_sum_splits * 36864 * accum.itemsize, 0b110), (kernels.packed_contract_2(convolution_backward_w_sum_splits, s0, s53, s77), 0b10)], zip(specs, [0b1, 0b100]))
+    room, places = _laid_out(stages, [(295936, 0b1), (convolution_backward_w_sum_splits * 36864 * _bytes(accum), 0b110), (kernels.packed_contract_2(convolution_backward_w_sum_splits, s0, s53, s77), 0b10)], zip(specs, [0b1, 0b100]))
     return kernels, device.index, stages, specs, room, (*places, convolution_backward_w_sum_splits, s0, s53, s77,)
 
 

@@ -143,6 +143,11 @@ struct After {
 template <class T>
 __device__ __forceinline__ T read(const T& x) { return __ldg(&x); }
 __device__ __forceinline__ bool read(const bool& x) { return __ldg(reinterpret_cast<const unsigned char*>(&x)) != 0; }
+#if CRUCIBLE_SCALAR == 3  // before CUDA 12.2 there is no __ldg() of it for chips before 8.0
+__device__ __forceinline__ __nv_bfloat16 read(const __nv_bfloat16& x) {
+  return __nv_bfloat16(__nv_bfloat16_raw{__ldg(reinterpret_cast<const unsigned short*>(&x))});
+}
+#endif
 
 // Asks for an element that is loaded later.
 template <class T>
@@ -6229,6 +6234,11 @@ struct After {
 template <class T>
 __device__ __forceinline__ T read(const T& x) { return __ldg(&x); }
 __device__ __forceinline__ bool read(const bool& x) { return __ldg(reinterpret_cast<const unsigned char*>(&x)) != 0; }
+#if CRUCIBLE_SCALAR == 3  // before CUDA 12.2 there is no __ldg() of it for chips before 8.0
+__device__ __forceinline__ __nv_bfloat16 read(const __nv_bfloat16& x) {
+  return __nv_bfloat16(__nv_bfloat16_raw{__ldg(reinterpret_cast<const unsigned short*>(&x))});
+}
+#endif
 
 // Asks for an element that is loaded later.
 template <class T>
@@ -8394,7 +8404,7 @@ struct GradientReady {
     sums = reinterpret_cast<float4*>(at + bytes);
   }
   // Whether boxes are not almost empty, and pixels can be counted: else the kernel for other chips does it all.
-  __host__ bool pays(const P& p) const {
+  __host__ __device__ bool pays(const P& p) const {
     int64_t there = 1;
     for (int d = 0; d < 4; ++d) there *= p.extent(d);
     const int64_t counted = count * R::PIXELS, most = sizeof(Index) > 4 ? int64_t(1) << 40 : 0x7fffffff;
@@ -12861,7 +12871,7 @@ def _compiled(part, dtype, wide, conv, matmul, hopper, narrower):
     bare = "no_implicit_headers" in inspect.signature(load_inline).parameters  # torch's headers cost half a minute
     options = {"no_implicit_headers": True} if bare else {}
     return load_inline(
-        name=f"crucible_47fa2b6273b6_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}{narrower}",
+        name=f"crucible_a792f40d96a9_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}{narrower}",
         cpp_sources=binding, cuda_sources=source,
         extra_cflags=["-O1"], extra_cuda_cflags=["-O3", "-std=c++17", *flags], **options,
     )
@@ -12926,6 +12936,11 @@ def _like(tensors):
         return lambda *others: False
 
 
+def _bytes(dtype):
+    """Of an element."""
+    return torch.empty((), dtype=dtype, device="meta").element_size()  # dtype.itemsize came with torch 2.1
+
+
 def _spec(shape, dtype):
     """What _new() takes."""
     return shape, torch.empty(shape, device="meta").stride(), dtype
@@ -12941,7 +12956,7 @@ def _laid_out(stages, buffers, hosts=()):
     sizes = [size if users & stages else 0 for size, users in buffers]
     if _SIMULATED:  # see _apart()
         return ((1,), (1,), torch.uint8), [n for size in sizes for n in (0, size)]
-    holders = [(k, math.prod(s[0]) * s[2].itemsize, (u & -u).bit_length()) for k, (s, u) in enumerate(hosts, 1) if s]
+    holders = [(k, math.prod(s[0]) * _bytes(s[2]), (u & -u).bit_length()) for k, (s, u) in enumerate(hosts, 1) if s]
     holders.append((0, math.inf, math.inf))
     placed, places = [], [(0, 0)] * len(buffers)
     for k in sorted(range(len(buffers)), key=sizes.__getitem__, reverse=True):
@@ -13130,7 +13145,7 @@ def _training_forward_plan(conv_transpose_weight, conv_transpose_bias, batch_nor
     kernels = _kernels("forward", dtype, device, max(s0 * s53 * s77 * 64, (s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128, s0 * s53 * s77 * 128 + s0 * s77 * 256 + s53 * s77 * 256 + s77 * 512, convolution_sum_boxes * s77 * 128, convolution_backward_w_sum_splits * 204800, s77 * 8, 204800), convolution_sum_box)
     accum = _accumulated(dtype)
     specs = [_spec((s77, 128, s53 + 2, s0 + 2), dtype), _spec((128,), accum), _spec((128,), accum), _spec((s77, 128, (s53 // 2) + 1, (s0 // 2) + 1), dtype), _spec((s77, 8), accum), _spec((s77, 8), accum)]
-    room, places = _laid_out(0b111, [(convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (kernels.packed_contract_1(convolution_sum_box, convolution_sum_boxes, s0, s53, s77), 0b1)], zip(specs, [0b101, 0b110, 0b110, 0b100, 0b100, 0b100]))
+    room, places = _laid_out(0b111, [(convolution_sum_boxes * s77 * 128 * _bytes(accum), 0b11), (convolution_sum_boxes * s77 * 128 * _bytes(accum), 0b11), (convolution_sum_boxes * s77 * 128 * _bytes(accum), 0b11), (kernels.packed_contract_1(convolution_sum_box, convolution_sum_boxes, s0, s53, s77), 0b1)], zip(specs, [0b101, 0b110, 0b110, 0b100, 0b100, 0b100]))
     return kernels, device.index, specs, room, (*places, convolution_sum_box, convolution_sum_boxes, s0, s53, s77,), (s0, s53, s77, convolution_sum_box, convolution_sum_boxes, convolution_backward_x_sum_box, convolution_backward_w_sum_splits)
 
 
@@ -13167,7 +13182,7 @@ def _training_backward_plan(needs, sizes, d_output):
     splits_rows_12 = _splits(128, 256, s0 * s53 + s0 * 2 + s53 * 2 + 4, s77)
     stages = (0b1101 if needs[0] or needs[1] or needs[2] or needs[3] or needs[9] else 0) | (0b10 if needs[4] or needs[5] else 0) | (0b10000 if needs[0] or needs[1] or needs[9] else 0) | (0b100000 if needs[9] else 0) | (0b11000000 if needs[0] else 0) | (0b100000000 if needs[1] else 0)
     specs = [_spec((128,), dtype) if stages & 0b10 else None, _spec((128,), dtype) if stages & 0b10 else None, _spec((128,), dtype) if stages & 0b1000 else None, _spec((128,), dtype) if stages & 0b1000 else None, _spec((s77, 64, s53, s0), dtype) if stages & 0b100000 else None, _spec((64, 128, 5, 5), dtype) if stages & 0b10000000 else None, _spec((128,), dtype) if stages & 0b100000000 else None]
-    room, places = _laid_out(stages, [(((s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128) * 8, 0b11001), ((128) * 64 * splits_rows_5, 0b10), (((s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128) * dtype.itemsize, 0b11100), (128 * accum.itemsize, 0b11000), (128 * accum.itemsize, 0b11000), ((128) * 128 * splits_rows_7, 0b1000), ((s0 * s53 * s77 * 128 + s0 * s77 * 256 + s53 * s77 * 256 + s77 * 512) * dtype.itemsize, 0b101110000), (1639680, 0b100000), (convolution_backward_w_sum_splits * 204800 * accum.itemsize, 0b11000000), (kernels.packed_contract_2(convolution_backward_w_sum_splits, s0, s53, s77), 0b1000000), ((128) * 32 * splits_rows_12, 0b100000000)], zip(specs, [0b10, 0b10, 0b1000, 0b1000, 0b100000, 0b10000000, 0b100000000]))
+    room, places = _laid_out(stages, [(((s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128) * 8, 0b11001), ((128) * 64 * splits_rows_5, 0b10), (((s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128) * _bytes(dtype), 0b11100), (128 * _bytes(accum), 0b11000), (128 * _bytes(accum), 0b11000), ((128) * 128 * splits_rows_7, 0b1000), ((s0 * s53 * s77 * 128 + s0 * s77 * 256 + s53 * s77 * 256 + s77 * 512) * _bytes(dtype), 0b101110000), (1639680, 0b100000), (convolution_backward_w_sum_splits * 204800 * _bytes(accum), 0b11000000), (kernels.packed_contract_2(convolution_backward_w_sum_splits, s0, s53, s77), 0b1000000), ((128) * 32 * splits_rows_12, 0b100000000)], zip(specs, [0b10, 0b10, 0b1000, 0b1000, 0b100000, 0b10000000, 0b100000000]))
     return kernels, device.index, stages, specs, room, (*places, convolution_backward_w_sum_splits, convolution_backward_x_sum_box, s0, s53, s77, splits_rows_5, splits_rows_7, splits_rows_12,)
 
 
@@ -13222,7 +13237,7 @@ def _training_inference_plan(conv_transpose_weight, conv_transpose_bias, batch_n
     kernels = _kernels("forward", dtype, device, max(s0 * s53 * s77 * 64, (s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128, convolution_sum_boxes * s77 * 128, 204800), convolution_sum_box)
     accum = _accumulated(dtype)
     specs = [_spec((s77, 128, (s53 // 2) + 1, (s0 // 2) + 1), dtype)]
-    room, places = _laid_out(0b111, [(((s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128) * dtype.itemsize, 0b101), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (kernels.packed_contract_2(convolution_sum_box, convolution_sum_boxes, s0, s53, s77), 0b1), (128 * accum.itemsize, 0b110), (128 * accum.itemsize, 0b110)], zip(specs, [0b100]))
+    room, places = _laid_out(0b111, [(((s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128) * _bytes(dtype), 0b101), (convolution_sum_boxes * s77 * 128 * _bytes(accum), 0b11), (convolution_sum_boxes * s77 * 128 * _bytes(accum), 0b11), (convolution_sum_boxes * s77 * 128 * _bytes(accum), 0b11), (kernels.packed_contract_2(convolution_sum_box, convolution_sum_boxes, s0, s53, s77), 0b1), (128 * _bytes(accum), 0b110), (128 * _bytes(accum), 0b110)], zip(specs, [0b100]))
     return kernels, device.index, specs, room, (*places, convolution_sum_box, convolution_sum_boxes, s0, s53, s77,)
 
 
@@ -13315,7 +13330,7 @@ def _evaluation_backward_plan(needs, sizes, d_output):
     splits_rows_6 = _splits(128, 256, s0 * s53 + s0 * 2 + s53 * 2 + 4, s77)
     stages = (0b1101 if needs[0] or needs[1] or needs[2] or needs[3] or needs[9] else 0) | (0b10 if needs[4] or needs[5] else 0) | (0b10000 if needs[1] or needs[2] or needs[3] else 0) | (0b100000 if needs[9] else 0) | (0b11000000 if needs[0] else 0)
     specs = [_spec((128,), dtype) if stages & 0b10 else None, _spec((128,), dtype) if stages & 0b10 else None, _spec((128,), dtype) if stages & 0b10000 else None, _spec((128,), dtype) if stages & 0b10000 else None, _spec((128,), dtype) if stages & 0b10000 else None, _spec((s77, 64, s53, s0), dtype) if stages & 0b100000 else None, _spec((64, 128, 5, 5), dtype) if stages & 0b10000000 else None]
-    room, places = _laid_out(stages, [(((s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128) * 8, 0b11001), ((128) * 64 * splits_rows_3, 0b10), (((s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128) * dtype.itemsize, 0b11100), ((s0 * s53 * s77 * 128 + s0 * s77 * 256 + s53 * s77 * 256 + s77 * 512) * dtype.itemsize, 0b1111000), ((128) * 96 * splits_rows_6, 0b10000), (1639680, 0b100000), (convolution_backward_w_sum_splits * 204800 * accum.itemsize, 0b11000000), (kernels.packed_contract_4(convolution_backward_w_sum_splits, s0, s53, s77), 0b1000000)], zip(specs, [0b10, 0b10, 0b10000, 0b10000, 0b10000, 0b100000, 0b10000000]))
+    room, places = _laid_out(stages, [(((s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128) * 8, 0b11001), ((128) * 64 * splits_rows_3, 0b10), (((s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128) * _bytes(dtype), 0b11100), ((s0 * s53 * s77 * 128 + s0 * s77 * 256 + s53 * s77 * 256 + s77 * 512) * _bytes(dtype), 0b1111000), ((128) * 96 * splits_rows_6, 0b10000), (1639680, 0b100000), (convolution_backward_w_sum_splits * 204800 * _bytes(accum), 0b11000000), (kernels.packed_contract_4(convolution_backward_w_sum_splits, s0, s53, s77), 0b1000000)], zip(specs, [0b10, 0b10, 0b10000, 0b10000, 0b10000, 0b100000, 0b10000000]))
     return kernels, device.index, stages, specs, room, (*places, convolution_backward_w_sum_splits, convolution_backward_x_sum_box, s0, s53, s77, splits_rows_3, splits_rows_6,)
 
 
@@ -13366,7 +13381,7 @@ def _evaluation_inference_plan(conv_transpose_weight, conv_transpose_bias, batch
     convolution_sum_box = _box(dtype, device, 66, (26381, ((s0 + 35) // 34) * ((s53 + 13) // 12) * s77), (22314, ((s0 + 19) // 18) * ((s53 + 19) // 18) * s77), (23717, ((s0 + 11) // 10) * ((s53 + 11) // 10) * ((s77 + 2) // 3)))
     kernels = _kernels("forward", dtype, device, max(s0 * s53 * s77 * 64, (s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128, 204800), convolution_sum_box)
     specs = [_spec((s77, 128, (s53 // 2) + 1, (s0 // 2) + 1), dtype)]
-    room, places = _laid_out(0b11, [(((s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128) * dtype.itemsize, 0b11), (kernels.packed_contract_4(convolution_sum_box, s0, s53, s77), 0b1)], zip(specs, [0b10]))
+    room, places = _laid_out(0b11, [(((s0 // 2) * (s53 // 2) * s77 * 128 + (s0 // 2) * s77 * 128 + (s53 // 2) * s77 * 128 + s77 * 128) * _bytes(dtype), 0b11), (kernels.packed_contract_4(convolution_sum_box, s0, s53, s77), 0b1)], zip(specs, [0b10]))
     return kernels, device.index, specs, room, (*places, convolution_sum_box, s0, s53, s77,)
 
 

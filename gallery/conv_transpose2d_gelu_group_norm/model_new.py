@@ -126,6 +126,11 @@ struct After {
 template <class T>
 __device__ __forceinline__ T read(const T& x) { return __ldg(&x); }
 __device__ __forceinline__ bool read(const bool& x) { return __ldg(reinterpret_cast<const unsigned char*>(&x)) != 0; }
+#if CRUCIBLE_SCALAR == 3  // before CUDA 12.2 there is no __ldg() of it for chips before 8.0
+__device__ __forceinline__ __nv_bfloat16 read(const __nv_bfloat16& x) {
+  return __nv_bfloat16(__nv_bfloat16_raw{__ldg(reinterpret_cast<const unsigned short*>(&x))});
+}
+#endif
 
 // Asks for an element that is loaded later.
 template <class T>
@@ -6356,6 +6361,11 @@ struct After {
 template <class T>
 __device__ __forceinline__ T read(const T& x) { return __ldg(&x); }
 __device__ __forceinline__ bool read(const bool& x) { return __ldg(reinterpret_cast<const unsigned char*>(&x)) != 0; }
+#if CRUCIBLE_SCALAR == 3  // before CUDA 12.2 there is no __ldg() of it for chips before 8.0
+__device__ __forceinline__ __nv_bfloat16 read(const __nv_bfloat16& x) {
+  return __nv_bfloat16(__nv_bfloat16_raw{__ldg(reinterpret_cast<const unsigned short*>(&x))});
+}
+#endif
 
 // Asks for an element that is loaded later.
 template <class T>
@@ -8538,7 +8548,7 @@ struct GradientReady {
     sums = reinterpret_cast<float4*>(at + bytes);
   }
   // Whether boxes are not almost empty, and pixels can be counted: else the kernel for other chips does it all.
-  __host__ bool pays(const P& p) const {
+  __host__ __device__ bool pays(const P& p) const {
     int64_t there = 1;
     for (int d = 0; d < 4; ++d) there *= p.extent(d);
     const int64_t counted = count * R::PIXELS, most = sizeof(Index) > 4 ? int64_t(1) << 40 : 0x7fffffff;
@@ -12673,7 +12683,7 @@ def _compiled(part, dtype, wide, conv, matmul, hopper):
     bare = "no_implicit_headers" in inspect.signature(load_inline).parameters  # torch's headers cost half a minute
     options = {"no_implicit_headers": True} if bare else {}
     return load_inline(
-        name=f"crucible_cf235c8b4a44_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}",
+        name=f"crucible_6fe989e20d5a_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}",
         cpp_sources=binding, cuda_sources=source,
         extra_cflags=["-O1"], extra_cuda_cflags=["-O3", "-std=c++17", *flags], **options,
     )
@@ -12738,6 +12748,11 @@ def _like(tensors):
         return lambda *others: False
 
 
+def _bytes(dtype):
+    """Of an element."""
+    return torch.empty((), dtype=dtype, device="meta").element_size()  # dtype.itemsize came with torch 2.1
+
+
 def _spec(shape, dtype):
     """What _new() takes."""
     return shape, torch.empty(shape, device="meta").stride(), dtype
@@ -12753,7 +12768,7 @@ def _laid_out(stages, buffers, hosts=()):
     sizes = [size if users & stages else 0 for size, users in buffers]
     if _SIMULATED:  # see _apart()
         return ((1,), (1,), torch.uint8), [n for size in sizes for n in (0, size)]
-    holders = [(k, math.prod(s[0]) * s[2].itemsize, (u & -u).bit_length()) for k, (s, u) in enumerate(hosts, 1) if s]
+    holders = [(k, math.prod(s[0]) * _bytes(s[2]), (u & -u).bit_length()) for k, (s, u) in enumerate(hosts, 1) if s]
     holders.append((0, math.inf, math.inf))
     placed, places = [], [(0, 0)] * len(buffers)
     for k in sorted(range(len(buffers)), key=sizes.__getitem__, reverse=True):
@@ -12930,7 +12945,7 @@ def _model_forward_plan(conv_transpose_weight, conv_transpose_bias, group_norm_w
     kernels = _kernels("forward", dtype, device, max(s0 * s53 * s77 * 64, s0 * s53 * s77 * 64 + s0 * s77 * 128 + s53 * s77 * 128 + s77 * 256, convolution_sum_boxes * s77 * 64, convolution_backward_w_sum_splits * 36864, s77 * 8, 36864))
     accum = _accumulated(dtype)
     specs = [_spec((s77, 64, s53 + 2, s0 + 2), dtype), _spec((s77, 64, s53 + 2, s0 + 2), dtype), _spec((s77, 8), accum), _spec((s77, 8), accum)]
-    room, places = _laid_out(0b11, [(convolution_sum_boxes * s77 * 64 * accum.itemsize, 0b11), (convolution_sum_boxes * s77 * 64 * accum.itemsize, 0b11), (convolution_sum_boxes * s77 * 64 * accum.itemsize, 0b11), (295936, 0b1), ((s77 * 8) * 32, 0b10)], zip(specs, [0b11, 0b10, 0b10, 0b10]))
+    room, places = _laid_out(0b11, [(convolution_sum_boxes * s77 * 64 * _bytes(accum), 0b11), (convolution_sum_boxes * s77 * 64 * _bytes(accum), 0b11), (convolution_sum_boxes * s77 * 64 * _bytes(accum), 0b11), (295936, 0b1), ((s77 * 8) * 32, 0b10)], zip(specs, [0b11, 0b10, 0b10, 0b10]))
     return kernels, device.index, specs, room, (*places, convolution_sum_boxes, s0, s53, s77,), (s0, s53, s77, convolution_sum_boxes, convolution_backward_w_sum_splits)
 
 
@@ -12960,7 +12975,7 @@ def _model_backward_plan(needs, sizes, d_output):
     splits_rows_7 = _splits(64, 256, s0 * s53 + s0 * 2 + s53 * 2 + 4, s77)
     stages = (0b1 if needs[2] or needs[3] else 0) | (0b10 if needs[0] or needs[1] or needs[4] else 0) | (0b100 if needs[4] else 0) | (0b11000 if needs[0] else 0) | (0b100000 if needs[1] else 0)
     specs = [_spec((64,), dtype) if stages & 0b1 else None, _spec((64,), dtype) if stages & 0b1 else None, _spec((s77, 64, s53, s0), dtype) if stages & 0b100 else None, _spec((64, 64, 3, 3), dtype) if stages & 0b10000 else None, _spec((64,), dtype) if stages & 0b100000 else None]
-    room, places = _laid_out(stages, [((64) * 64 * splits_rows_2, 0b1), ((s0 * s53 * s77 * 64 + s0 * s77 * 128 + s53 * s77 * 128 + s77 * 256) * dtype.itemsize, 0b101110), (295936, 0b100), (convolution_backward_w_sum_splits * 36864 * accum.itemsize, 0b11000), (kernels.packed_contract_2(convolution_backward_w_sum_splits, s0, s53, s77), 0b1000), ((64) * 32 * splits_rows_7, 0b100000)], zip(specs, [0b1, 0b1, 0b100, 0b10000, 0b100000]))
+    room, places = _laid_out(stages, [((64) * 64 * splits_rows_2, 0b1), ((s0 * s53 * s77 * 64 + s0 * s77 * 128 + s53 * s77 * 128 + s77 * 256) * _bytes(dtype), 0b101110), (295936, 0b100), (convolution_backward_w_sum_splits * 36864 * _bytes(accum), 0b11000), (kernels.packed_contract_2(convolution_backward_w_sum_splits, s0, s53, s77), 0b1000), ((64) * 32 * splits_rows_7, 0b100000)], zip(specs, [0b1, 0b1, 0b100, 0b10000, 0b100000]))
     return kernels, device.index, stages, specs, room, (*places, convolution_backward_w_sum_splits, s0, s53, s77, splits_rows_2, splits_rows_7,)
 
 
@@ -13002,7 +13017,7 @@ def _model_inference_plan(conv_transpose_weight, conv_transpose_bias, group_norm
     kernels = _kernels("forward", dtype, device, max(s0 * s53 * s77 * 64, s0 * s53 * s77 * 64 + s0 * s77 * 128 + s53 * s77 * 128 + s77 * 256, convolution_sum_boxes * s77 * 64, 36864))
     accum = _accumulated(dtype)
     specs = [_spec((s77, 64, s53 + 2, s0 + 2), dtype)]
-    room, places = _laid_out(0b11, [((s0 * s53 * s77 * 64 + s0 * s77 * 128 + s53 * s77 * 128 + s77 * 256) * dtype.itemsize, 0b11), (convolution_sum_boxes * s77 * 64 * accum.itemsize, 0b11), (convolution_sum_boxes * s77 * 64 * accum.itemsize, 0b11), (convolution_sum_boxes * s77 * 64 * accum.itemsize, 0b11), (337152, 0b11), ((s77 * 8) * 32, 0b10)], zip(specs, [0b10]))
+    room, places = _laid_out(0b11, [((s0 * s53 * s77 * 64 + s0 * s77 * 128 + s53 * s77 * 128 + s77 * 256) * _bytes(dtype), 0b11), (convolution_sum_boxes * s77 * 64 * _bytes(accum), 0b11), (convolution_sum_boxes * s77 * 64 * _bytes(accum), 0b11), (convolution_sum_boxes * s77 * 64 * _bytes(accum), 0b11), (337152, 0b11), ((s77 * 8) * 32, 0b10)], zip(specs, [0b10]))
     return kernels, device.index, specs, room, (*places, convolution_sum_boxes, s0, s53, s77,)
 
 

@@ -126,6 +126,11 @@ struct After {
 template <class T>
 __device__ __forceinline__ T read(const T& x) { return __ldg(&x); }
 __device__ __forceinline__ bool read(const bool& x) { return __ldg(reinterpret_cast<const unsigned char*>(&x)) != 0; }
+#if CRUCIBLE_SCALAR == 3  // before CUDA 12.2 there is no __ldg() of it for chips before 8.0
+__device__ __forceinline__ __nv_bfloat16 read(const __nv_bfloat16& x) {
+  return __nv_bfloat16(__nv_bfloat16_raw{__ldg(reinterpret_cast<const unsigned short*>(&x))});
+}
+#endif
 
 // Asks for an element that is loaded later.
 template <class T>
@@ -5058,6 +5063,11 @@ struct After {
 template <class T>
 __device__ __forceinline__ T read(const T& x) { return __ldg(&x); }
 __device__ __forceinline__ bool read(const bool& x) { return __ldg(reinterpret_cast<const unsigned char*>(&x)) != 0; }
+#if CRUCIBLE_SCALAR == 3  // before CUDA 12.2 there is no __ldg() of it for chips before 8.0
+__device__ __forceinline__ __nv_bfloat16 read(const __nv_bfloat16& x) {
+  return __nv_bfloat16(__nv_bfloat16_raw{__ldg(reinterpret_cast<const unsigned short*>(&x))});
+}
+#endif
 
 // Asks for an element that is loaded later.
 template <class T>
@@ -7214,7 +7224,7 @@ struct GradientReady {
     sums = reinterpret_cast<float4*>(at + bytes);
   }
   // Whether boxes are not almost empty, and pixels can be counted: else the kernel for other chips does it all.
-  __host__ bool pays(const P& p) const {
+  __host__ __device__ bool pays(const P& p) const {
     int64_t there = 1;
     for (int d = 0; d < 4; ++d) there *= p.extent(d);
     const int64_t counted = count * R::PIXELS, most = sizeof(Index) > 4 ? int64_t(1) << 40 : 0x7fffffff;
@@ -11040,7 +11050,7 @@ def _compiled(part, dtype, wide, conv, matmul, hopper, narrower):
     bare = "no_implicit_headers" in inspect.signature(load_inline).parameters  # torch's headers cost half a minute
     options = {"no_implicit_headers": True} if bare else {}
     return load_inline(
-        name=f"crucible_29eeed8c9cdb_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}{narrower}",
+        name=f"crucible_a866fd200a2e_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}{narrower}",
         cpp_sources=binding, cuda_sources=source,
         extra_cflags=["-O1"], extra_cuda_cflags=["-O3", "-std=c++17", *flags], **options,
     )
@@ -11105,6 +11115,11 @@ def _like(tensors):
         return lambda *others: False
 
 
+def _bytes(dtype):
+    """Of an element."""
+    return torch.empty((), dtype=dtype, device="meta").element_size()  # dtype.itemsize came with torch 2.1
+
+
 def _spec(shape, dtype):
     """What _new() takes."""
     return shape, torch.empty(shape, device="meta").stride(), dtype
@@ -11120,7 +11135,7 @@ def _laid_out(stages, buffers, hosts=()):
     sizes = [size if users & stages else 0 for size, users in buffers]
     if _SIMULATED:  # see _apart()
         return ((1,), (1,), torch.uint8), [n for size in sizes for n in (0, size)]
-    holders = [(k, math.prod(s[0]) * s[2].itemsize, (u & -u).bit_length()) for k, (s, u) in enumerate(hosts, 1) if s]
+    holders = [(k, math.prod(s[0]) * _bytes(s[2]), (u & -u).bit_length()) for k, (s, u) in enumerate(hosts, 1) if s]
     holders.append((0, math.inf, math.inf))
     placed, places = [], [(0, 0)] * len(buffers)
     for k in sorted(range(len(buffers)), key=sizes.__getitem__, reverse=True):
@@ -11297,7 +11312,7 @@ def _model_forward_plan(conv_transpose_weight, group_norm_weight, group_norm_bia
     kernels = _kernels("forward", dtype, device, max(s0 * s53 * s77 * s92 * 64, s0 * s53 * s77 * s92 * 128 + s0 * s53 * s77 * 256 + s0 * s77 * s92 * 256 + s53 * s77 * s92 * 256 + s0 * s77 * 512 + s53 * s77 * 512 + s77 * s92 * 512 + s77 * 1024, convolution_sum_boxes * s77 * 128, convolution_backward_w_sum_splits * 221184, s77 * 8, 221184), convolution_sum_box)
     accum = _accumulated(dtype)
     specs = [_spec((s77, 128, s53 + 2, s0 + 2, s92 + 2), dtype), _spec((s77, 128, s53 + 2, s0 + 2, s92 + 2), dtype), _spec((s77, 8), accum), _spec((s77, 8), accum)]
-    room, places = _laid_out(0b11, [(convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (kernels.packed_contract_1(convolution_sum_box, convolution_sum_boxes, s0, s53, s77, s92), 0b1), ((s77 * 8) * 32, 0b10)], zip(specs, [0b11, 0b10, 0b10, 0b10]))
+    room, places = _laid_out(0b11, [(convolution_sum_boxes * s77 * 128 * _bytes(accum), 0b11), (convolution_sum_boxes * s77 * 128 * _bytes(accum), 0b11), (convolution_sum_boxes * s77 * 128 * _bytes(accum), 0b11), (kernels.packed_contract_1(convolution_sum_box, convolution_sum_boxes, s0, s53, s77, s92), 0b1), ((s77 * 8) * 32, 0b10)], zip(specs, [0b11, 0b10, 0b10, 0b10]))
     return kernels, device.index, specs, room, (*places, convolution_sum_box, convolution_sum_boxes, s0, s53, s77, s92,), (s0, s53, s77, s92, convolution_sum_box, convolution_sum_boxes, convolution_backward_x_sum_box, convolution_backward_w_sum_splits)
 
 
@@ -11327,7 +11342,7 @@ def _model_backward_plan(needs, sizes, d_output):
     splits_rows_3 = _splits(s77 * 8, 256, s0 * s53 * s92 + s0 * s53 * 2 + s0 * s92 * 2 + s53 * s92 * 2 + s0 * 4 + s53 * 4 + s92 * 4 + 8, 16)
     stages = (0b1 if needs[1] or needs[2] else 0) | (0b110 if needs[0] or needs[3] else 0) | (0b1000 if needs[3] else 0) | (0b110000 if needs[0] else 0)
     specs = [_spec((128,), dtype) if stages & 0b1 else None, _spec((128,), dtype) if stages & 0b1 else None, _spec((s77, 64, s53, s0, s92), dtype) if stages & 0b1000 else None, _spec((64, 128, 3, 3, 3), dtype) if stages & 0b100000 else None]
-    room, places = _laid_out(stages, [((128) * 64 * splits_rows_2, 0b1), (s77 * 8 * accum.itemsize, 0b110), (s77 * 8 * accum.itemsize, 0b110), ((s77 * 8) * 64 * splits_rows_3, 0b10), ((s0 * s53 * s77 * s92 * 128 + s0 * s53 * s77 * 256 + s0 * s77 * s92 * 256 + s53 * s77 * s92 * 256 + s0 * s77 * 512 + s53 * s77 * 512 + s77 * s92 * 512 + s77 * 1024) * dtype.itemsize, 0b11100), (kernels.packed_contract_1(convolution_backward_x_sum_box, s0, s53, s77, s92), 0b1000), (convolution_backward_w_sum_splits * 221184 * accum.itemsize, 0b110000), (kernels.packed_contract_2(convolution_backward_w_sum_splits, s0, s53, s77, s92), 0b10000)], zip(specs, [0b1, 0b1, 0b1000, 0b100000]))
+    room, places = _laid_out(stages, [((128) * 64 * splits_rows_2, 0b1), (s77 * 8 * _bytes(accum), 0b110), (s77 * 8 * _bytes(accum), 0b110), ((s77 * 8) * 64 * splits_rows_3, 0b10), ((s0 * s53 * s77 * s92 * 128 + s0 * s53 * s77 * 256 + s0 * s77 * s92 * 256 + s53 * s77 * s92 * 256 + s0 * s77 * 512 + s53 * s77 * 512 + s77 * s92 * 512 + s77 * 1024) * _bytes(dtype), 0b11100), (kernels.packed_contract_1(convolution_backward_x_sum_box, s0, s53, s77, s92), 0b1000), (convolution_backward_w_sum_splits * 221184 * _bytes(accum), 0b110000), (kernels.packed_contract_2(convolution_backward_w_sum_splits, s0, s53, s77, s92), 0b10000)], zip(specs, [0b1, 0b1, 0b1000, 0b100000]))
     return kernels, device.index, stages, specs, room, (*places, convolution_backward_w_sum_splits, convolution_backward_x_sum_box, s0, s53, s77, s92, splits_rows_2, splits_rows_3,)
 
 
@@ -11367,7 +11382,7 @@ def _model_inference_plan(conv_transpose_weight, group_norm_weight, group_norm_b
     kernels = _kernels("forward", dtype, device, max(s0 * s53 * s77 * s92 * 64, s0 * s53 * s77 * s92 * 128 + s0 * s53 * s77 * 256 + s0 * s77 * s92 * 256 + s53 * s77 * s92 * 256 + s0 * s77 * 512 + s53 * s77 * 512 + s77 * s92 * 512 + s77 * 1024, convolution_sum_boxes * s77 * 128, 221184), convolution_sum_box)
     accum = _accumulated(dtype)
     specs = [_spec((s77, 128, s53 + 2, s0 + 2, s92 + 2), dtype)]
-    room, places = _laid_out(0b11, [((s0 * s53 * s77 * s92 * 128 + s0 * s53 * s77 * 256 + s0 * s77 * s92 * 256 + s53 * s77 * s92 * 256 + s0 * s77 * 512 + s53 * s77 * 512 + s77 * s92 * 512 + s77 * 1024) * dtype.itemsize, 0b11), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (convolution_sum_boxes * s77 * 128 * accum.itemsize, 0b11), (kernels.packed_contract_1(convolution_sum_box, convolution_sum_boxes, s0, s53, s77, s92), 0b1), ((s77 * 8) * 32, 0b10)], zip(specs, [0b10]))
+    room, places = _laid_out(0b11, [((s0 * s53 * s77 * s92 * 128 + s0 * s53 * s77 * 256 + s0 * s77 * s92 * 256 + s53 * s77 * s92 * 256 + s0 * s77 * 512 + s53 * s77 * 512 + s77 * s92 * 512 + s77 * 1024) * _bytes(dtype), 0b11), (convolution_sum_boxes * s77 * 128 * _bytes(accum), 0b11), (convolution_sum_boxes * s77 * 128 * _bytes(accum), 0b11), (convolution_sum_boxes * s77 * 128 * _bytes(accum), 0b11), (kernels.packed_contract_1(convolution_sum_box, convolution_sum_boxes, s0, s53, s77, s92), 0b1), ((s77 * 8) * 32, 0b10)], zip(specs, [0b10]))
     return kernels, device.index, specs, room, (*places, convolution_sum_box, convolution_sum_boxes, s0, s53, s77, s92,)
 
 

@@ -129,6 +129,11 @@ struct After {
 template <class T>
 __device__ __forceinline__ T read(const T& x) { return __ldg(&x); }
 __device__ __forceinline__ bool read(const bool& x) { return __ldg(reinterpret_cast<const unsigned char*>(&x)) != 0; }
+#if CRUCIBLE_SCALAR == 3  // before CUDA 12.2 there is no __ldg() of it for chips before 8.0
+__device__ __forceinline__ __nv_bfloat16 read(const __nv_bfloat16& x) {
+  return __nv_bfloat16(__nv_bfloat16_raw{__ldg(reinterpret_cast<const unsigned short*>(&x))});
+}
+#endif
 
 // Asks for an element that is loaded later.
 template <class T>
@@ -4577,6 +4582,11 @@ struct After {
 template <class T>
 __device__ __forceinline__ T read(const T& x) { return __ldg(&x); }
 __device__ __forceinline__ bool read(const bool& x) { return __ldg(reinterpret_cast<const unsigned char*>(&x)) != 0; }
+#if CRUCIBLE_SCALAR == 3  // before CUDA 12.2 there is no __ldg() of it for chips before 8.0
+__device__ __forceinline__ __nv_bfloat16 read(const __nv_bfloat16& x) {
+  return __nv_bfloat16(__nv_bfloat16_raw{__ldg(reinterpret_cast<const unsigned short*>(&x))});
+}
+#endif
 
 // Asks for an element that is loaded later.
 template <class T>
@@ -9151,7 +9161,7 @@ def _compiled(part, dtype, wide, conv, matmul, hopper):
     bare = "no_implicit_headers" in inspect.signature(load_inline).parameters  # torch's headers cost half a minute
     options = {"no_implicit_headers": True} if bare else {}
     return load_inline(
-        name=f"crucible_66d42c66280d_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}",
+        name=f"crucible_45ff6246d928_{part}_{_SCALARS[dtype]}{wide}{conv}{matmul}{hopper}",
         cpp_sources=binding, cuda_sources=source,
         extra_cflags=["-O1"], extra_cuda_cflags=["-O3", "-std=c++17", *flags], **options,
     )
@@ -9216,6 +9226,11 @@ def _like(tensors):
         return lambda *others: False
 
 
+def _bytes(dtype):
+    """Of an element."""
+    return torch.empty((), dtype=dtype, device="meta").element_size()  # dtype.itemsize came with torch 2.1
+
+
 def _spec(shape, dtype):
     """What _new() takes."""
     return shape, torch.empty(shape, device="meta").stride(), dtype
@@ -9231,7 +9246,7 @@ def _laid_out(stages, buffers, hosts=()):
     sizes = [size if users & stages else 0 for size, users in buffers]
     if _SIMULATED:  # see _apart()
         return ((1,), (1,), torch.uint8), [n for size in sizes for n in (0, size)]
-    holders = [(k, math.prod(s[0]) * s[2].itemsize, (u & -u).bit_length()) for k, (s, u) in enumerate(hosts, 1) if s]
+    holders = [(k, math.prod(s[0]) * _bytes(s[2]), (u & -u).bit_length()) for k, (s, u) in enumerate(hosts, 1) if s]
     holders.append((0, math.inf, math.inf))
     placed, places = [], [(0, 0)] * len(buffers)
     for k in sorted(range(len(buffers)), key=sizes.__getitem__, reverse=True):
@@ -9408,7 +9423,7 @@ def _model_forward_plan(bias, gemm_weight, gemm_bias, group_norm_weight, group_n
     kernels = _kernels("forward", dtype, device, max(s77 * 8192, s77 * 512, s77 * 64, s77, 67108864))
     accum = _accumulated(dtype)
     specs = [_spec((s77, 8192), dtype), _spec((s77, 512), accum), _spec((s77, 512), accum), _spec((s77,), torch.int64), _spec((1, 8192, s77, 1), dtype)]
-    room, places = _laid_out(0b111, [(s77 * 64 * accum.itemsize, 0b11), (s77 * 64 * 8, 0b11), (kernels.packed_contract_1(s77), 0b1), (kernels.pieces_contract_1(s77), 0b1), (s77 * accum.itemsize, 0b110)], zip(specs, [0b1, 0b1, 0b1, 0b10, 0b100]))
+    room, places = _laid_out(0b111, [(s77 * 64 * _bytes(accum), 0b11), (s77 * 64 * 8, 0b11), (kernels.packed_contract_1(s77), 0b1), (kernels.pieces_contract_1(s77), 0b1), (s77 * _bytes(accum), 0b110)], zip(specs, [0b1, 0b1, 0b1, 0b10, 0b100]))
     return kernels, device.index, specs, room, (*places, s77,), (s77,)
 
 
@@ -9440,7 +9455,7 @@ def _model_backward_plan(needs, sizes, d_output):
     splits_rows_10 = _splits(8192, 1, s77)
     stages = 0b1 | (0b10 if needs[0] or needs[4] else 0) | (0b100 if needs[3] else 0) | (0b11000 if needs[1] or needs[2] or needs[5] else 0) | (0b100000 if needs[5] else 0) | (0b1000000 if needs[1] else 0) | (0b10000000 if needs[2] else 0)
     specs = [_spec((1, 8192, 1, 1), dtype) if stages & 0b10 else None, _spec((8192,), dtype) if stages & 0b10 else None, _spec((8192,), dtype) if stages & 0b100 else None, _spec((s77, 8192), dtype) if stages & 0b100000 else None, _spec((8192, 8192), dtype) if stages & 0b1000000 else None, _spec((8192,), dtype) if stages & 0b10000000 else None]
-    room, places = _laid_out(stages, [(s77 * accum.itemsize, 0b11111), ((s77) * 32 * splits_rows_3, 0b1), ((8192) * 32 * splits_rows_5, 0b100), (s77 * 512 * accum.itemsize, 0b11000), (s77 * 512 * accum.itemsize, 0b11000), (s77 * 8192 * dtype.itemsize, 0b11110000), (kernels.packed_contract_1(s77), 0b100000), (kernels.pieces_contract_1(s77), 0b100000), (kernels.packed_contract_2(s77), 0b1000000), (kernels.pieces_contract_2(s77), 0b1000000), ((8192) * 32 * splits_rows_10, 0b10000000)], zip(specs, [0b10, 0b10, 0b100, 0b100000, 0b1000000, 0b10000000]))
+    room, places = _laid_out(stages, [(s77 * _bytes(accum), 0b11111), ((s77) * 32 * splits_rows_3, 0b1), ((8192) * 32 * splits_rows_5, 0b100), (s77 * 512 * _bytes(accum), 0b11000), (s77 * 512 * _bytes(accum), 0b11000), (s77 * 8192 * _bytes(dtype), 0b11110000), (kernels.packed_contract_1(s77), 0b100000), (kernels.pieces_contract_1(s77), 0b100000), (kernels.packed_contract_2(s77), 0b1000000), (kernels.pieces_contract_2(s77), 0b1000000), ((8192) * 32 * splits_rows_10, 0b10000000)], zip(specs, [0b10, 0b10, 0b100, 0b100000, 0b1000000, 0b10000000]))
     return kernels, device.index, stages, specs, room, (*places, s77, splits_rows_3, splits_rows_5, splits_rows_10,)
 
 
@@ -9484,7 +9499,7 @@ def _model_inference_plan(bias, gemm_weight, gemm_bias, group_norm_weight, group
     kernels = _kernels("forward", dtype, device, max(s77 * 8192, s77 * 512, s77 * 64, s77, 67108864))
     accum = _accumulated(dtype)
     specs = [_spec((1, 8192, s77, 1), dtype)]
-    room, places = _laid_out(0b111, [(s77 * 64 * accum.itemsize, 0b11), (kernels.packed_contract_2(s77), 0b1), (kernels.pieces_contract_2(s77), 0b1), (s77 * accum.itemsize, 0b110)], zip(specs, [0b100]))
+    room, places = _laid_out(0b111, [(s77 * 64 * _bytes(accum), 0b11), (kernels.packed_contract_2(s77), 0b1), (kernels.pieces_contract_2(s77), 0b1), (s77 * _bytes(accum), 0b110)], zip(specs, [0b100]))
     return kernels, device.index, specs, room, (*places, s77,)
 
 

@@ -24,7 +24,7 @@ DTYPES = {"scalar": "dtype", "accum": "accum", "int64": "torch.int64", "int32": 
           "int16": "torch.int16", "int8": "torch.int8", "uint8": "torch.uint8", "bool": "torch.bool",
           **{name: f"torch.{name}" for name in {**SCALAR_BYTES, **COMPLEX_BYTES}}}  # fmt: skip
 # Bytes of an element, and of what may lie with other buffers until the end of a call that has torch's own operators.
-ITEMS = {"scalar": "dtype.itemsize", "accum": "accum.itemsize",
+ITEMS = {"scalar": "_bytes(dtype)", "accum": "_bytes(accum)",
          **{name: str(n) for name, n in {**BYTES, **SCALAR_BYTES}.items()}}  # fmt: skip
 SMALL = 8 << 20
 

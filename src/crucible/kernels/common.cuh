@@ -91,6 +91,11 @@ struct After {
 template <class T>
 __device__ __forceinline__ T read(const T& x) { return __ldg(&x); }
 __device__ __forceinline__ bool read(const bool& x) { return __ldg(reinterpret_cast<const unsigned char*>(&x)) != 0; }
+#if CRUCIBLE_SCALAR == 3  // before CUDA 12.2 there is no __ldg() of it for chips before 8.0
+__device__ __forceinline__ __nv_bfloat16 read(const __nv_bfloat16& x) {
+  return __nv_bfloat16(__nv_bfloat16_raw{__ldg(reinterpret_cast<const unsigned short*>(&x))});
+}
+#endif
 
 // Asks for an element that is loaded later.
 template <class T>

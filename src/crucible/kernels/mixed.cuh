@@ -14,6 +14,12 @@ __device__ __forceinline__ accum widened(double x) { return static_cast<accum>(x
 __device__ __forceinline__ accum widened(__half x) { return __half2float(x); }
 __device__ __forceinline__ accum widened(__nv_bfloat16 x) { return __bfloat162float(x); }
 
+#if CRUCIBLE_SCALAR != 3  // common.cuh has it there, and says why
+__device__ __forceinline__ __nv_bfloat16 read(const __nv_bfloat16& x) {
+  return __nv_bfloat16(__nv_bfloat16_raw{__ldg(reinterpret_cast<const unsigned short*>(&x))});
+}
+#endif
+
 // And back, rounded to nearest even.
 __device__ __forceinline__ float to_float32(accum x) { return static_cast<float>(x); }
 __device__ __forceinline__ double to_float64(accum x) { return x; }

@@ -327,7 +327,7 @@ class Worker:
         sizes = self.sizes.get(what, {})
         if self.gpu:
             there = self.free_memory()[0] + self.cached_memory() - self.held_memory()
-            wanted = sum(s.numel() * d.itemsize for s, d in sizes.values())
+            wanted = sum(s.numel() * torch.empty((), dtype=d, device="meta").element_size() for s, d in sizes.values())
             if there < wanted + 1.25 * self.peaks.get(what, 0):
                 return {}
         return {name: torch.empty(s, dtype=d, device=self.device) for name, (s, d) in sizes.items()}
