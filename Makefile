@@ -14,7 +14,7 @@ help:
 	@echo "make test    linters, types and all tests that need no GPU"
 	@echo "make quick   linters, types and the tests that take seconds"
 	@echo "make exhaustive   what only repeats or enlarges the tests: more files, more problems, more random graphs"
-	@echo "make torches      fuse every problem with other versions of torch, TORCH=\"2.6.0 2.11.0\", and prove what differs"
+	@echo "make torches      fuse every problem with other versions of torch, TORCH=\"2.7.1 2.11.0\", and prove what differs"
 	@echo "make accept       take what fusing the problems gives now as what it should give"
 	@echo "make gallery      fuse, prove and show the reference problems again, in gallery/"
 	@echo "make pictures     the pictures of pages in docs/pictures (needs Chromium)"

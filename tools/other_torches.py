@@ -1,6 +1,6 @@
 """Fuse every problem with other versions of torch than the pinned one, and look at what comes out.
 
-    python tools/other_torches.py 2.6.0 2.11.0     # also: make torches TORCH="2.6.0 2.11.0"
+    python tools/other_torches.py 2.7.1 2.11.0     # also: make torches TORCH="2.7.1 2.11.0"
 
 Each version has an environment of its own below .scratch/torches, which takes up to 6 GB and stays for the next time;
 a GPU is not needed. Every problem is fused there, if that version can, and what differs from the pinned version's text
@@ -121,14 +121,14 @@ def look_at(version: str, pinned: Path, known: dict[tuple[str, ...], str]) -> li
 
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("versions", nargs="*", help="such as 2.6.0")
+    parser.add_argument("versions", nargs="*", help="such as 2.7.1")
     parser.add_argument("--write", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args(words)
     if given.write:
         write(given.write)
         return 0
     if not given.versions:
-        parser.error("which versions of torch? Name some, such as 2.6.0 2.11.0")
+        parser.error("which versions of torch? Name some, such as 2.7.1 2.11.0")
     pinned = HOME / "texts-pinned"
     write(pinned)
     known: dict[tuple[str, ...], str] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 OLDEST = (2, 0)  # for proofs and races, and for a fused file
-OLDEST_TO_FUSE = (2, 6)  # of which torch.export can leave sizes open
+OLDEST_TO_FUSE = (2, 7)  # of which torch.export can leave sizes open
 
 
 class TorchTooOld(ImportError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -79,16 +80,17 @@ def test_a_torch_that_is_too_old_to_fuse_is_one_line():
         "import sys, torch; torch.__version__ = '2.5.1'; from crucible.cli import main; "
         "sys.argv = ['crucible', 'fuse', 'examples/double.py', '-o', '/dev/null', '--no-prove', '--force']; main()"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    path = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False, env=path)
     assert done.returncode == 2, done.stdout + done.stderr
-    assert "fusing needs torch 2.6 or later, this is 2.5.1" in done.stderr and "Traceback" not in done.stderr
+    assert "fusing needs torch 2.7 or later, this is 2.5.1" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_doctor_says_what_an_older_torch_is_good_for(monkeypatch):
     monkeypatch.setattr(torch, "__version__", "2.5.1+cu124")
     found = doctor.check_torch()
-    assert found.state == "warning" and "crucible fuse needs 2.6" in found.detail and "2.6" in found.fix
+    assert found.state == "warning" and "crucible fuse needs 2.7" in found.detail and "2.7" in found.fix
     monkeypatch.setattr(torch, "__version__", "1.13.1")
     assert doctor.check_torch().state == "missing"
-    monkeypatch.setattr(torch, "__version__", "2.6.0")
+    monkeypatch.setattr(torch, "__version__", "2.7.0")
     assert doctor.check_torch().state == "ok"

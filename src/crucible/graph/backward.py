@@ -24,7 +24,7 @@ def own_functions() -> Iterator[dict[str, None]]:
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         if not cls.__module__.startswith("torch."):
             found[f"backward() of {cls.__name__}"] = None
-        return original.__func__(cls, *args, **kwargs)
+        return original.__get__(None, cls)(*args, **kwargs)
 
     hook = torch.Tensor.register_hook
 
