@@ -80,8 +80,9 @@ def test_a_torch_that_is_too_old_to_fuse_is_one_line():
         "import sys, torch; torch.__version__ = '2.5.1'; from crucible.cli import main; "
         "sys.argv = ['crucible', 'fuse', 'examples/double.py', '-o', '/dev/null', '--no-prove', '--force']; main()"
     )
-    path = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False, env=path)
+    known = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=known)
     assert done.returncode == 2, done.stdout + done.stderr
     assert "fusing needs torch 2.7 or later, this is 2.5.1" in done.stderr and "Traceback" not in done.stderr
 
