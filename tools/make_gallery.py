@@ -64,6 +64,16 @@ CHECKS = re.compile(
 # What says the same with other words since races were taken, and is asked but once for each kind of call.
 BYTES = re.compile(r"_bytes\((dtype|accum|s\[2\])\)")
 BYTES_DEFINED = re.compile(r"^def _bytes\(.*?(?=^\S)", re.M | re.S)
+# How torch's switches are read, in every call: a check too, of which the page tells. Races were of the older way.
+SWITCHES = re.compile(r"^# What torch's switches for TF32 say\..*?^def _allowed\(.*?(?=^\S)", re.M | re.S)
+SWITCHES_BEFORE = """# What torch's switches for TF32 read.
+_conv_switch = getattr(torch._C, "_get_cudnn_allow_tf32", lambda: torch.backends.cudnn.allow_tf32)
+_matmul_switch = torch.get_float32_matmul_precision
+"""
+ALLOWED = {
+    "_allowed(_conv_switch())": "torch.backends.cudnn.allow_tf32",
+    "_allowed(_matmul_switch())": 'torch.get_float32_matmul_precision() != "highest"',
+}
 OTHER_CHECKS = (
     "since this race the file looks in another way whether it is called as it was made for, which is less than a "
     "microsecond of the host's time a call; all else is the text that was raced"
@@ -86,6 +96,9 @@ def raced_mark(text: str, *, train: bool = False) -> str:
         plain = re.sub(r"^.*backward.*\n", "", plain, flags=re.M | re.I)
     plain = re.sub(r"crucible_[0-9a-f]{12}_", "crucible_", plain)  # the digest of the sources
     plain = BYTES.sub(r"\1.itemsize", BYTES_DEFINED.sub("", plain))
+    plain = SWITCHES.sub(SWITCHES_BEFORE, plain)
+    for now, before in ALLOWED.items():
+        plain = plain.replace(now, before)
     parts = hashlib.sha256(CHECKS.sub("", plain).encode())
     sources = [found.group(3) for found in inside.finditer(text) if train or found.group(2) != "BACKWARD"]
     for source in sources:
@@ -96,7 +109,8 @@ def raced_mark(text: str, *, train: bool = False) -> str:
 
 def checks_mark(text: str) -> str:
     """Of a file's checks of the configuration: where they are others than in a race, its page says so."""
-    return hashlib.sha256("".join(CHECKS.findall(body(text))).encode()).hexdigest()
+    own = body(text)
+    return hashlib.sha256("".join([*CHECKS.findall(own), *SWITCHES.findall(own)]).encode()).hexdigest()
 
 
 def race_mark(text: str, race: dict[str, Any]) -> str:

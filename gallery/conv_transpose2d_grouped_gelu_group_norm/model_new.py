@@ -11557,12 +11557,12 @@ def _boxes(dtype, device, precise, hopper, others):
     """How many boxes a convolution has: as good as float32 on Hopper, otherwise on Hopper, elsewhere."""
     if not _hopper(device):
         return others
-    return precise if _grade(dtype, device, torch.backends.cudnn.allow_tf32) == 2 else hopper
+    return precise if _grade(dtype, device, _allowed(_conv_switch())) == 2 else hopper
 
 
 def _kernels(part, dtype, device, elements):
     """The compiled kernels for an element type, an index width and the precision that torch's switches allow."""
-    conv, matmul = torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision() != "highest"
+    conv, matmul = _allowed(_conv_switch()), _allowed(_matmul_switch())
     return _chosen(part, dtype, device, elements > 2**31 - 1, conv, matmul)
 
 
@@ -11606,9 +11606,21 @@ def _accumulated(dtype):
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-# What torch's switches for TF32 read.
-_conv_switch = getattr(torch._C, "_get_cudnn_allow_tf32", lambda: torch.backends.cudnn.allow_tf32)
-_matmul_switch = torch.get_float32_matmul_precision
+# What torch's switches for TF32 say. Since torch 2.9 each operator has its own: asking for all at once may be an error.
+_precision = getattr(torch._C, "_get_fp32_precision_getter", None)
+if _precision is None:
+    _conv_switch = getattr(torch._C, "_get_cudnn_allow_tf32", lambda: torch.backends.cudnn.allow_tf32)
+    _matmul_switch = torch.get_float32_matmul_precision
+else:
+    _conv_switch = functools.partial(_precision, "cuda", "conv")
+    _matmul_switch = functools.partial(_precision, "cuda", "matmul")
+
+
+def _allowed(said):
+    """Whether that permits TF32."""
+    return said not in (False, "highest", "ieee", "none")
+
+
 _PLANS = {}  # of calls, by all that they depend on
 _LAST = {}  # for each kind of call the last one: what it depended on, how to know its tensors, its plan
 _kind = operator.attrgetter("shape", "dtype", "device")

@@ -100,9 +100,21 @@ def _accumulated(dtype):
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-# What torch's switches for TF32 read.
-_conv_switch = getattr(torch._C, "_get_cudnn_allow_tf32", lambda: torch.backends.cudnn.allow_tf32)
-_matmul_switch = torch.get_float32_matmul_precision
+# What torch's switches for TF32 say. Since torch 2.9 each operator has its own: asking for all at once may be an error.
+_precision = getattr(torch._C, "_get_fp32_precision_getter", None)
+if _precision is None:
+    _conv_switch = getattr(torch._C, "_get_cudnn_allow_tf32", lambda: torch.backends.cudnn.allow_tf32)
+    _matmul_switch = torch.get_float32_matmul_precision
+else:
+    _conv_switch = functools.partial(_precision, "cuda", "conv")
+    _matmul_switch = functools.partial(_precision, "cuda", "matmul")
+
+
+def _allowed(said):
+    """Whether that permits TF32."""
+    return said not in (False, "highest", "ieee", "none")
+
+
 _PLANS = {{}}  # of calls, by all that they depend on
 _LAST = {{}}  # for each kind of call the last one: what it depended on, how to know its tensors, its plan
 _kind = operator.attrgetter("shape", "dtype", "device")

@@ -146,7 +146,7 @@ def _builder(request: Request, parts: dict[str, list[Functor]], runs: Sequence[P
     # Of all that is compiled: files that differ in a kernel's body alone must not be built in one folder.
     digest = hashlib.sha256("\n".join([cuda, *bindings]).encode()).hexdigest()[:12]
     switches = {
-        "torch": ("torch.backends.cudnn.allow_tf32", 'torch.get_float32_matmul_precision() != "highest"'),
+        "torch": ("_allowed(_conv_switch())", "_allowed(_matmul_switch())"),
         "fp32": ("False", "False"),
         "tf32": ("True", "True"),
     }[request.precision]

@@ -24,6 +24,7 @@ from crucible.graph.backward import backward_hooks, own_functions
 from crucible.graph.exported import Lost, mend, without_assertions
 from crucible.graph.instead import said_otherwise
 from crucible.graph.older_torch import like_later_ones
+from crucible.switches import agreeing
 
 Example = Sequence[Any]
 
@@ -103,7 +104,7 @@ def _captured(model: torch.nn.Module, args: Example, kwargs: dict[str, Any] | No
     try:
         with (
             warnings.catch_warnings(), _quiet(), said_otherwise(), recurrent.whole(), own_functions() as functions,
-            switched_on() as mixed,
+            switched_on() as mixed, agreeing(),
         ):  # fmt: skip
             warnings.simplefilter("ignore")
             with asked_of_sizes() as asked:

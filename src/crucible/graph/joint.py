@@ -24,6 +24,7 @@ from crucible.graph.asked import within_torch
 from crucible.graph.capture import Graph
 from crucible.graph.origins import Origins, origin_of
 from crucible.graph.reach import computed_from
+from crucible.switches import agreeing
 
 aten = torch.ops.aten
 
@@ -111,7 +112,7 @@ def _trace(graph: Graph, wanted: list[int], tangible: list[int]) -> tuple[Joint,
         runner.origins.finish()
         return returned[:count], returned[count:], gradients
 
-    with _without_mkldnn():  # operators of the CPU alone do not belong in the graph
+    with agreeing(), _without_mkldnn():  # operators of the CPU alone do not belong in the graph
         traced = _traced(joint, fakes, tangents)
         if any(_mutates(n) for n in traced.graph.nodes):  # some of torch's derivatives work in place
             with torch.no_grad():

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 import torch.testing
 
+from crucible import switches as tf32
+
 _CALLABLES = (
     types.FunctionType,
     types.BuiltinFunctionType,
@@ -141,9 +143,9 @@ def switches() -> dict[str, Any]:
     return {
         "grad_mode": torch.is_grad_enabled(),
         "default_dtype": str(torch.get_default_dtype()),
-        "matmul_precision": torch.get_float32_matmul_precision(),
-        "matmul_tf32": bool(torch.backends.cuda.matmul.allow_tf32),
-        "cudnn_tf32": bool(torch.backends.cudnn.allow_tf32),
+        "matmul_precision": tf32.matmul_precision(),
+        "matmul_tf32": tf32.matmul_tf32(),
+        "cudnn_tf32": tf32.conv_tf32(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
     }
 

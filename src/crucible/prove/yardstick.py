@@ -31,6 +31,7 @@ from typing import Any
 
 import torch
 
+from crucible import switches
 from crucible.exact import Wide, is_number, typed, widened, wider
 from crucible.exact import wide as widen
 from crucible.problem import ProblemError
@@ -58,11 +59,11 @@ class Settings:
 
     @property
     def tf32_convolutions(self) -> bool:
-        return self.precision == "torch" and bool(torch.backends.cudnn.allow_tf32)
+        return self.precision == "torch" and switches.conv_tf32()
 
     @property
     def tf32_matmuls(self) -> bool:
-        return self.precision == "torch" and bool(torch.backends.cuda.matmul.allow_tf32)
+        return self.precision == "torch" and switches.matmul_tf32()
 
 
 @dataclass

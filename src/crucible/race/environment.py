@@ -30,9 +30,9 @@ def environment() -> dict[str, Any]:
 
 def switches() -> dict[str, Any]:
     """torch's own, as they stand in this process; every contender gets the same."""
-    import torch
+    from crucible.switches import standing
 
-    return {"cudnn_tf32": torch.backends.cudnn.allow_tf32, "matmul": torch.get_float32_matmul_precision()}
+    return standing()
 
 
 def driver() -> str | None:

@@ -20,6 +20,7 @@ from torch.utils import flop_counter
 from crucible.exact import copied
 from crucible.plan.gpus import Gpu
 from crucible.race.values import leaf, tensors, total
+from crucible.switches import conv_tf32, matmul_tf32
 
 CACHE_BYTES = 128 << 20  # at least the L2 of any GPU there is: results up to this may never reach memory
 HEADROOM = 1.25  # of memory's own rate over the measured copy, where no data sheet is known
@@ -219,7 +220,7 @@ def _weighed(counted: dict[Any, float], operands: Sequence[Any]) -> tuple[int, f
     operations, weighted = 0.0, 0.0
     for operator, count in counted.items():
         convolution = "conv" in str(operator)
-        permitted = torch.backends.cudnn.allow_tf32 if convolution else torch.backends.cuda.matmul.allow_tf32
+        permitted = conv_tf32() if convolution else matmul_tf32()
         operations += count
         weighted += count * (SPLIT if single and not permitted else 1)
     return round(operations), weighted

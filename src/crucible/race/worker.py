@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 
+from crucible import switches
 from crucible.exact import Wide, copied, is_number, typed, wide, widened
 from crucible.problem import Problem, import_file, load_problem
 from crucible.prove import watch
@@ -73,8 +74,7 @@ class Worker:
 
     def open(self, message: dict[str, Any]) -> dict[str, Any]:
         """Load the Problem, take the clock, allocate what flushes the cache."""
-        torch.backends.cudnn.allow_tf32 = message["switches"]["cudnn_tf32"]
-        torch.set_float32_matmul_precision(message["switches"]["matmul"])
+        switches.put(message["switches"])
         self.gpu = message["device"] == "cuda"
         self.device = message["device"]
         self.dtype = getattr(torch, message["dtype"]) if message["dtype"] else None

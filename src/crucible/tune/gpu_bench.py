@@ -126,13 +126,14 @@ class GpuBench:
                 raise
 
     def _check(self, candidate: Candidate, end: float) -> Checked:
+        from crucible.switches import standing  # torch is not loaded before it is needed
+
         if end - time.monotonic() <= 0:
             return Checked(None, "not built: no time was left")
         worker = self._start(candidate)
         try:
-            worker.ask(
-                end - time.monotonic(), "built", op="build", elements=candidate.elements, **_switches()
-            )
+            now = standing()
+            worker.ask(end - time.monotonic(), "built", op="build", elements=candidate.elements, **now)
             with self._turn:
                 left = min(CALL, end - time.monotonic())
                 if left <= 0:
@@ -207,8 +208,3 @@ class GpuBench:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _switches() -> dict[str, Any]:
-    """torch's own, as they stand in this process."""
-    import torch
-
-    return {"cudnn_tf32": torch.backends.cudnn.allow_tf32, "matmul": torch.get_float32_matmul_precision()}

@@ -70,14 +70,14 @@ def planner_digest() -> str:
 
 def grades(element: str, precision: str) -> dict[str, str]:
     """How contractions of each rule are computed, as torch's switches stand now."""
-    import torch
+    from crucible.switches import conv_tf32, matmul_precision
 
     if element != "float32":
         grade = "double" if element == "float64" else "native"
         return {"conv": grade, "matmul": grade}
     switches = {
-        "conv": torch.backends.cudnn.allow_tf32,
-        "matmul": torch.get_float32_matmul_precision() != "highest",
+        "conv": conv_tf32(),
+        "matmul": matmul_precision() != "highest",
     }
     permitted = {"torch": switches, "tf32": dict.fromkeys(switches, True), "fp32": dict.fromkeys(switches, False)}
     return {rule: "tf32" if may else "fp32" for rule, may in permitted[precision].items()}

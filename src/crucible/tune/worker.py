@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 
+from crucible import switches
 from crucible.exact import Wide, copied, parts, wide, widened
 from crucible.problem import import_file, load_problem
 from crucible.tune.bench import REFERENCE
@@ -126,8 +127,8 @@ def main() -> None:
         try:
             if worker is None:
                 worker = Worker(*sys.argv[1:4])
-                torch.backends.cudnn.allow_tf32 = request.pop("cudnn_tf32", True)
-                torch.set_float32_matmul_precision(request.pop("matmul", "highest"))
+                usual = {"cudnn_tf32": True, "matmul": "highest"}
+                switches.put({k: request.pop(k, v) for k, v in usual.items()})
             answer = getattr(worker, operation)(**request)
         except Exception as error:  # noqa: BLE001  a candidate may raise anything
             text = (str(error).strip().splitlines() or [""])[0]
