@@ -64,6 +64,7 @@ CHECKS = re.compile(
 # What says the same with other words since races were taken, and is asked but once for each kind of call.
 BYTES = re.compile(r"_bytes\((dtype|accum|s\[2\])\)")
 BYTES_DEFINED = re.compile(r"^def _bytes\(.*?(?=^\S)", re.M | re.S)
+CHANGED = re.compile(r"^try:  # autograd is told of a tensor.*?_version \+ 1\)\n+", re.M | re.S)
 # How torch's switches are read, in every call: a check too, of which the page tells. Races were of the older way.
 SWITCHES = re.compile(r"^# What torch's switches for TF32 say\..*?^def _allowed\(.*?(?=^\S)", re.M | re.S)
 SWITCHES_BEFORE = """# What torch's switches for TF32 read.
@@ -96,6 +97,7 @@ def raced_mark(text: str, *, train: bool = False) -> str:
         plain = re.sub(r"^.*backward.*\n", "", plain, flags=re.M | re.I)
     plain = re.sub(r"crucible_[0-9a-f]{12}_", "crucible_", plain)  # the digest of the sources
     plain = BYTES.sub(r"\1.itemsize", BYTES_DEFINED.sub("", plain))
+    plain = CHANGED.sub("", plain).replace("_changed(", "torch.autograd.graph.increment_version(")
     plain = SWITCHES.sub(SWITCHES_BEFORE, plain)
     for now, before in ALLOWED.items():
         plain = plain.replace(now, before)

@@ -13423,6 +13423,14 @@ class _Evaluation(torch.autograd.Function):
         return _evaluation_backward(ctx.needs_input_grad, ctx.sizes, ctx.saved_tensors, gradients[0])
 
 
+try:  # autograd is told of a tensor that kernels have changed, as by an operator of torch's
+    from torch.autograd.graph import increment_version as _changed
+except ImportError:  # torch 2.0
+
+    def _changed(tensor):
+        torch._C._autograd._unsafe_set_version_counter(tensor, tensor._version + 1)
+
+
 class ModelNew(nn.Module):
     def __init__(self, in_channels, out_channels, kernel_size, stride, padding, groups, num_groups):
         super().__init__()
@@ -13444,9 +13452,9 @@ class ModelNew(nn.Module):
             tensors = self.conv_transpose.weight, self.conv_transpose.bias, self.batch_norm.weight, self.batch_norm.bias, self.group_norm.weight, self.group_norm.bias, self.batch_norm.running_mean, self.batch_norm.running_var, self.batch_norm.num_batches_tracked, x
         if self.training:
             made = _Training.apply(*tensors) if torch.is_grad_enabled() and any(t.requires_grad for t in tensors) else _training_inference(tensors)
-            torch.autograd.graph.increment_version(tensors[6])
-            torch.autograd.graph.increment_version(tensors[7])
-            torch.autograd.graph.increment_version(tensors[8])
+            _changed(tensors[6])
+            _changed(tensors[7])
+            _changed(tensors[8])
             return made[0]
         made = _Evaluation.apply(*tensors) if torch.is_grad_enabled() and any(t.requires_grad for t in tensors) else _evaluation_inference(tensors)
         return made[0]

@@ -23,12 +23,13 @@ def instances(source: str, kernels: Collection[str], flags: Sequence[str], archi
     """Such as ``space::k<float, 256>``; none where the source does not compile on its own."""
     defined = tuple(f for f in flags if re.match(r"-[DU]\w", f))
     chunk = Chunk(source, "source.cu", 1)
-    (unit,), options = without_checks(Extension("instances", cuda=(chunk,), flags=defined, architecture=architecture))
+    extension = Extension("instances", cuda=(chunk,), flags=defined, architecture=architecture)
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "source.cpp").write_text(unit)
         made = f"{folder}/source.o"
-        command = [toolchain.gxx(), *options, "-O0", "-c", f"{folder}/source.cpp", "-o", made]
         try:
+            (unit,), options = without_checks(extension)
+            (Path(folder) / "source.cpp").write_text(unit)
+            command = [toolchain.gxx(), *options, "-O0", "-c", f"{folder}/source.cpp", "-o", made]
             code, _ = toolchain.run(command, timeout=LIMIT, cwd=folder)
             listed = ["nm", "-C", "--defined-only", made]
             symbols = "" if code else subprocess.run(listed, capture_output=True, text=True, check=False).stdout

@@ -15,7 +15,7 @@ from crucible.emit.functions import functions_text, passes_of
 from crucible.emit.functor import Functor
 from crucible.emit.host import Mode
 from crucible.emit.library import library
-from crucible.emit.module import constants, module_text
+from crucible.emit.module import CHANGED, constants, module_text
 from crucible.emit.passes import Pass
 from crucible.graph import recurrent
 from crucible.plan.boxes import WindowTile
@@ -72,7 +72,9 @@ def write_file(request: Request) -> str:
     sections += [recurrent.source()] * any(recurrent.NAME in text for text in functions)
     sections += functions
     sections.append(constants(request))
-    sections.append(module_text(request))
+    module = module_text(request)
+    sections += [CHANGED] * ("_changed(" in module)
+    sections.append(module)
     return "\n\n\n".join(s.strip("\n") for s in sections if s.strip()) + "\n"
 
 

@@ -20,6 +20,16 @@ from crucible.plan.symbols import python_text
 if TYPE_CHECKING:
     from crucible.emit.file import Request
 
+# In a file whose kernels write into buffers where they lie.
+CHANGED = '''
+try:  # autograd is told of a tensor that kernels have changed, as by an operator of torch's
+    from torch.autograd.graph import increment_version as _changed
+except ImportError:  # torch 2.0
+
+    def _changed(tensor):
+        torch._C._autograd._unsafe_set_version_counter(tensor, tensor._version + 1)
+'''
+
 
 def module_text(request: Request) -> str:
     """The reference's text with Model renamed and its forward() exchanged."""
@@ -182,8 +192,7 @@ def _mode_body(request: Request, mode: Mode) -> list[str]:
     if count:
         lines.append("with torch.no_grad():")
         lines += [f"    self.{name}.copy_(made[{k}])" for k, name in enumerate(mode.graph.updates)]
-    for target, _ in run.updates:  # autograd is told, as an operator of torch's would
-        lines.append(f"torch.autograd.graph.increment_version(tensors[{list(run.given).index(target)}])")
+    lines += [f"_changed(tensors[{list(run.given).index(target)}])" for target, _ in run.updates]
     place = {name: f"tensors[{k}]" for name, (k, _) in zip(mode.graph.changed, written)}
     leaves = []
     for i, o in enumerate(outputs[: len(outputs) - len(written)]):

@@ -229,7 +229,7 @@ def summary(results: Sequence[ArchResult]) -> list[str]:
 def check(session: Any, check: Any, finding: Any) -> None:
     """Fill in the check. Architectures that the user named must compile; of "all", a failure is a stated limit."""
     option = session.options.arch
-    sources = cuda_sources(session.candidate_path)
+    sources = cuda_sources(session.candidate_path, session.options.dtype or "float32")
     if not sources:
         check.status = "skipped"
         check.note("no CUDA source was found in the file")
