@@ -102,6 +102,7 @@ def host(text, hopper=1, grade=1, simulated=0):
     found = re.findall(r"^def _box(?:es)?\(.*?(?=\n\n\n)", text, re.M | re.S)
     assert len(found) == 2
     names = {"_hopper": lambda device: hopper, "_grade": lambda *given: grade, "torch": torch}
+    names |= {"_conv_switch": lambda: "tf32", "_allowed": lambda said: said == "tf32"}
     names |= {"_SIMULATED": bool(simulated), "_PLANS": dict.fromkeys(range(simulated))}
     exec("\n".join(found), names)
     return names

@@ -151,16 +151,18 @@ def forward_of(joint: Joint) -> Joint:
 def _guards(fakes: Sequence[Any], others: Sequence[Any]) -> list[Any]:
     """Conditions under which the graph was traced: equations, whatever the Model itself asks of its sizes, and others.
 
-    The rest is torch's own and concerns strides (where sizes stand inside Max or Min) and algorithms, not results.
+    The rest is torch's own and concerns strides (where sizes stand inside Max; from torch 2.10 to 2.12 inside Min) and
+    algorithms, not results.
     """
     sizes: list[Any] = [s for f in fakes if torch.is_tensor(f) for s in f.shape if isinstance(s, torch.SymInt)]
     env: Any = next((s.node.shape_env for s in sizes), None)
     found: dict[Any, None] = {}
     for guard in env.guards if env is not None else ():
         condition = env.replace(guard.expr)
-        if not condition.is_Relational or condition.has(Max, Min):
+        place = str(guard.sloc.framework_loc)
+        if not condition.is_Relational or condition.has(Max) or condition.has(Min) and "check_contiguous" in place:
             continue
-        if condition.func is sympy.Eq or not within_torch(str(guard.sloc.framework_loc)):
+        if condition.func is sympy.Eq or not within_torch(place):
             found[condition] = None
     if env is not None:
         found |= dict.fromkeys(c for c in map(env.replace, others) if c.is_Relational)
