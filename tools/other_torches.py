@@ -68,8 +68,12 @@ def write(folder: Path) -> None:
 
 
 def plain(text: str) -> list[str]:
-    """What is left of a text without the names of nodes and sizes, and the order in which things are named."""
-    text = re.sub(r"\bs\d+\b", "s", text.split('"""', 2)[2])
+    """What is left of a text without the names of nodes, and the order in which things are named; sizes are called by
+    the argument and the dimension that they are of."""
+    text = text.split('"""', 2)[2]
+    names = re.findall(r"^ +((?:\w+, )*\w+),? = (\w+)\.shape$", text, re.M)
+    sizes = {s: f"{tensor}_of_{d}_" for listed, tensor in names for d, s in enumerate(listed.split(", "))}
+    text = re.sub(r"\bs\d+\b", lambda found: sizes.get(found[0], found[0]), text)
     text = re.sub(r"crucible_[0-9a-f]{12}_|\b([a-z][a-z_0-9]*?)_\d+\b", r"\1", text)
     lines = (line for line in text.splitlines() if not line.strip().startswith("//"))
     return sorted(" ".join(sorted(re.findall(r"\w+|[^\w\s]", line))) for line in lines)

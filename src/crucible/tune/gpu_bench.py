@@ -206,5 +206,3 @@ class GpuBench:
     def close(self) -> None:
         self.keep(())
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
